@@ -1,0 +1,44 @@
+"""Everything kvsim raises about its input.
+
+    KvsimError                  one clear message; the command line prints it and exits with 2
+      ScenarioError             all problems of one scenario file, a line each
+      ModelError                a model config that cannot be read or makes no sense
+        UnsupportedModelError   a readable config whose geometry it does not determine
+      TraceError                a trace file or one of its lines
+      OutputError               a place that results cannot be written to
+
+Anything else that escapes is a defect of kvsim.
+"""
+
+
+class KvsimError(Exception):
+    """Input that kvsim refuses; `str(error)` is the whole message."""
+
+
+class ScenarioError(KvsimError):
+    """All problems of one scenario file: `problems` has one `path rule, got value` sentence each."""
+
+    def __init__(self, source: str, problems: list[str]) -> None:
+        self.source = source
+        self.problems = problems
+        if len(problems) == 1:
+            super().__init__(f"{source}: {problems[0]}")
+        else:
+            listed = "".join(f"\n  {problem}" for problem in problems)
+            super().__init__(f"{source}: {len(problems)} problems{listed}")
+
+
+class ModelError(KvsimError):
+    """A model config that cannot be read or contradicts itself."""
+
+
+class UnsupportedModelError(ModelError):
+    """A model config that does not determine how many bytes a token takes."""
+
+
+class TraceError(KvsimError):
+    """A trace file that cannot be read, or one of its lines."""
+
+
+class OutputError(KvsimError):
+    """A place that results cannot be written to."""

@@ -1,0 +1,1 @@
+"""Who asks, when, and for what."""
