@@ -17,42 +17,34 @@ BYTE_UNITS = {
 }
 TIME_UNITS = {"ns": 1, "us": 10**3, "ms": 10**6, "s": 10**9, "min": 60 * 10**9, "h": 3600 * 10**9}
 
-_QUANTITY = re.compile(r"\s*(\d+(?:_\d+)*(?:\.\d+)?(?:[eE][+-]?\d{1,2})?)\s*([A-Za-z]*)\s*")
+_QUANTITY = re.compile(r"\s*(\d+(?:_\d+)*(?:\.\d+)?)\s*([A-Za-z]*)\s*")
 
 
-def parse_bytes(text: str | int) -> int:
-    """Bytes of "24 GiB", "24 GB" or a bare number of bytes; raises ValueError with the rule.
+def parse_bytes(value: object) -> int:
+    """Bytes of "24 GiB", "24 GB" or a bare whole number of bytes; raises ValueError with the rule.
 
     A fraction of a byte is dropped.
     """
-    return _parse(text, BYTE_UNITS, "a size such as '24 GiB', '24 GB' or a whole number of bytes")
+    if isinstance(value, int) and not isinstance(value, bool):
+        return value
+    return _parse(value, BYTE_UNITS, "a size such as '24 GiB', '24 GB' or a whole number of bytes")
 
 
-def parse_duration_ns(text: str | int) -> int:
-    """Nanoseconds of "8 ms", "40 us" or a bare number of nanoseconds; raises ValueError with the rule.
+def parse_duration_ns(value: object) -> int:
+    """Nanoseconds of "8 ms" or "40 us"; raises ValueError with the rule, for a bare number too.
 
     A fraction of a nanosecond is dropped.
     """
-    return _parse(text, TIME_UNITS, "a time such as '8 ms', '40 us' or a whole number of nanoseconds")
+    return _parse(value, TIME_UNITS, "a time with its unit such as '8 ms' or '40 us'")
 
 
-def _parse(text: str | int, units: dict[str, int], rule: str) -> int:
-    if isinstance(text, bool) or not isinstance(text, str | int):
-        raise ValueError(f"must be {rule}")
-    if isinstance(text, int):
-        if text < 0:
-            raise ValueError("must not be negative")
-        return text
-    match = _QUANTITY.fullmatch(text)
+def _parse(value: object, units: dict[str, int], rule: str) -> int:
+    match = _QUANTITY.fullmatch(value) if isinstance(value, str) else None
     if match is None:
         raise ValueError(f"must be {rule}")
     number, unit = match.groups()
-    if not unit:
-        if not number.replace("_", "").isdigit():
-            raise ValueError(f"must be {rule}")
-        return int(number)
     if unit not in units:
-        raise ValueError(f"must have one of the units {', '.join(units)}")
+        raise ValueError(f"must be {rule}; units are {', '.join(units)}")
     return int(Decimal(number.replace("_", "")) * units[unit])
 
 

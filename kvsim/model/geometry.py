@@ -59,9 +59,7 @@ class ModelGeometry:
     max_model_len: int | None = None
     assumptions: tuple[str, ...] = ()
 
-    def bytes_per_token(
-        self, kv_dtype: KVDtype, tensor_parallel: int = 1, pipeline_parallel: int = 1
-    ) -> int:
+    def bytes_per_token(self, kv_dtype: KVDtype, tensor_parallel: int = 1, pipeline_parallel: int = 1) -> int:
         """Bytes that one token takes on the rank that holds most: the pool of that rank fills first."""
         if pipeline_parallel > len(self.layers):
             raise ModelError(

@@ -1,0 +1,150 @@
+"""What happened, in columns while a run goes on."""
+
+from array import array
+from typing import Literal, get_args
+
+from attrs import define
+
+from kvsim.engine.scheduler import Sampled, Step
+from kvsim.engine.state import RequestState
+from kvsim.memory.allocator import Hit, Occupancy
+from kvsim.workload.request import Request
+
+Outcome = Literal["finished", "cut", "rejected", "timed_out", "aborted", "unfinished"]
+"""How a request ended, exactly one each. `cut`: it ended at max_model_len before its output was complete."""
+
+RejectReason = Literal["prompt_too_long", "never_fits", "queue_full"]
+
+Event = Literal[
+    "arrived", "admitted", "resumed", "preempted", "refused", "finished", "rejected", "timed_out", "aborted"
+]
+"""Things counted in each row of the timeline; `finished` includes the cut ones."""
+
+EVENTS: tuple[str, ...] = get_args(Event)
+
+LEVELS = (
+    "allocated_blocks",
+    "cached_blocks",
+    "blank_blocks",
+    "live_tokens",
+    "logical_tokens",
+    "running",
+    "waiting",
+)
+
+
+@define
+class RequestRecord:
+    """One row of the requests table; times in nanoseconds, None where it never came to that."""
+
+    request: Request
+    admitted_ns: int | None = None
+    first_token_ns: int | None = None
+    ended_ns: int | None = None
+    generated_tokens: int = 0
+    hit_tokens: int = 0
+    resumed_hit_tokens: int = 0
+    refusals: int = 0
+    blocked_ns: int = 0
+    blocked_since_ns: int | None = None
+    preemptions: int = 0
+    recomputed_tokens: int = 0
+    outcome: Outcome = "unfinished"
+    reason: RejectReason | None = None
+
+    def unblock(self, now: int) -> None:
+        if self.blocked_since_ns is not None:
+            self.blocked_ns += now - self.blocked_since_ns
+            self.blocked_since_ns = None
+
+
+class Recorder:
+    """One row of levels and event counts per instant at which anything changed, one record per request.
+
+    A row holds from its time to that of the next one; changes at one instant share a row.
+    """
+
+    def __init__(self) -> None:
+        self.times = array("q")
+        self.levels = {name: array("q") for name in LEVELS}
+        self.events = {name: array("q") for name in EVENTS}
+        self.records: dict[int, RequestRecord] = {}
+        self.num_ended = 0
+        self.num_steps = 0
+        self._pending = dict.fromkeys(EVENTS, 0)
+        self._level_appends = [column.append for column in self.levels.values()]
+
+    def arrived(self, request: Request) -> None:
+        self.records[request.id] = RequestRecord(request)
+        self._pending["arrived"] += 1
+
+    def rejected(self, now: int, request: Request, reason: RejectReason) -> None:
+        record = self.records[request.id]
+        record.reason = reason
+        self._end(record, now, "rejected")
+        self._pending["rejected"] += 1
+
+    def step_began(self, now: int, step: Step) -> None:
+        """Admissions, preemptions and a refusal of a step that starts now."""
+        self.num_steps += bool(step.scheduled)
+        for state in step.preempted:
+            self.records[state.request.id].preemptions += 1
+            self._pending["preempted"] += 1
+        for state, hit in step.admitted:
+            record = self._admitted(now, state, hit, "admitted")
+            record.admitted_ns = now
+            record.hit_tokens = hit.num_tokens
+        for state, hit in step.resumed:
+            self._admitted(now, state, hit, "resumed").resumed_hit_tokens += hit.num_tokens
+        if step.refused is not None:
+            record = self.records[step.refused.request.id]
+            record.refusals += 1
+            if record.blocked_since_ns is None:
+                record.blocked_since_ns = now
+            self._pending["refused"] += 1
+
+    def _admitted(self, now: int, state: RequestState, hit: Hit, event: Event) -> RequestRecord:
+        record = self.records[state.request.id]
+        record.unblock(now)
+        self._pending[event] += 1
+        return record
+
+    def step_ended(self, now: int, sampled: Sampled) -> None:
+        """First tokens and finishes at the end of a step."""
+        for state in sampled.first_tokens:
+            self.records[state.request.id].first_token_ns = now
+        for state in sampled.finished:
+            complete = state.num_output_tokens == state.request.output_tokens
+            self.gone(now, state, "finished" if complete else "cut")
+
+    def gone(self, now: int, state: RequestState, outcome: Outcome) -> None:
+        """A submitted request has left the engine, or is still there at the end of the run."""
+        record = self.records[state.request.id]
+        record.generated_tokens = state.num_output_tokens
+        record.recomputed_tokens = state.num_recomputed_tokens
+        if outcome == "unfinished":
+            record.unblock(now)
+            return
+        self._end(record, now, outcome)
+        self._pending["finished" if outcome == "cut" else outcome] += 1
+
+    def _end(self, record: RequestRecord, now: int, outcome: Outcome) -> None:
+        record.unblock(now)
+        record.ended_ns = now
+        record.outcome = outcome
+        self.num_ended += 1
+
+    def observe(self, now: int, occupancy: Occupancy, num_running: int, num_waiting: int) -> None:
+        """Write down the levels that hold from now on, with the events since the last call."""
+        if self.times and self.times[-1] == now:
+            for column, value in zip(self.levels.values(), (*occupancy, num_running, num_waiting), strict=True):
+                column[-1] = value
+            for name, count in self._pending.items():
+                self.events[name][-1] += count
+        else:
+            self.times.append(now)
+            for append, value in zip(self._level_appends, (*occupancy, num_running, num_waiting), strict=True):
+                append(value)
+            for name, count in self._pending.items():
+                self.events[name].append(count)
+        self._pending = dict.fromkeys(EVENTS, 0)

@@ -1,0 +1,172 @@
+"""Who runs in the next step: running requests first, then the head of the queue, preemption by recompute.
+
+Rule numbers are those of tests/golden/vllm_scheduler/README.md. The scheduler decides and knows no time; it
+asks memory only through the `Allocator` protocol.
+"""
+
+from attrs import define, field
+
+from kvsim.engine.config import EngineConfig
+from kvsim.engine.queue import WAITING_QUEUES, WaitingQueue, urgency
+from kvsim.engine.state import RequestState
+from kvsim.memory.allocator import Allocator, Hit
+
+
+@define(slots=True, eq=False)
+class Step:
+    """What was decided for one step. `scheduled` is in the order of scheduling (rules 6 and 9)."""
+
+    scheduled: dict[RequestState, int] = field(factory=dict)
+    admitted: list[tuple[RequestState, Hit]] = field(factory=list)
+    resumed: list[tuple[RequestState, Hit]] = field(factory=list)
+    preempted: list[RequestState] = field(factory=list)
+    refused: RequestState | None = None
+    prefill_tokens: int = 0
+    decode_seqs: int = 0
+    context_tokens: int = 0
+
+    @property
+    def is_empty(self) -> bool:
+        """Nothing was scheduled and nothing changed: trying again without a change decides the same."""
+        return not self.scheduled and not self.preempted
+
+
+@define(slots=True, eq=False)
+class Sampled:
+    """What the end of a step brought: requests with their first token, and those that finished, in order."""
+
+    first_tokens: list[RequestState] = field(factory=list)
+    finished: list[RequestState] = field(factory=list)
+
+
+class Scheduler:
+    """`watermark_blocks` must be left over at an admission while anything runs (rule 13)."""
+
+    def __init__(self, config: EngineConfig, allocator: Allocator, watermark_blocks: int = 0) -> None:
+        self.config = config
+        self.allocator = allocator
+        self.watermark_blocks = watermark_blocks
+        self.running: list[RequestState] = []
+        self.waiting: WaitingQueue = WAITING_QUEUES[config.policy]()
+        self._max_running = config.max_num_active_seqs or config.max_num_seqs
+
+    @property
+    def has_requests(self) -> bool:
+        return bool(self.running) or len(self.waiting) > 0
+
+    def submit(self, state: RequestState) -> None:
+        self.waiting.submit(state)
+
+    def abort(self, state: RequestState) -> None:
+        """Take a request out between two steps, wherever it is."""
+        if state in self.running:
+            self.running.remove(state)
+            self.allocator.free(state.request)
+        else:
+            self.waiting.remove(state)
+
+    def schedule(self) -> Step:
+        """Decide one step, take its blocks and advance the scheduled requests (rules 2 and 5)."""
+        step = Step()
+        threshold = self.config.long_prefill_token_threshold
+        budget = self.config.max_num_batched_tokens
+        capped = threshold > 0 and len(self.running) + len(self.waiting) > 1
+        cap = min(threshold, budget) if capped else budget
+        budget = self._schedule_running(step, budget, cap)
+        if not step.preempted:
+            self._admit_waiting(step, budget, cap)
+        self._advance(step)
+        return step
+
+    def _schedule_running(self, step: Step, budget: int, cap: int) -> int:
+        """Rules 6 and 7; returns the token budget that is left."""
+        running, grow = self.running, self.allocator.grow
+        index = 0
+        while index < len(running) and budget > 0:
+            state = running[index]
+            num_new = min(state.num_tokens - state.num_computed_tokens, cap, budget)
+            while not grow(state.request, state.num_computed_tokens + num_new):
+                victim = self._victim()
+                taken_back = step.scheduled.pop(victim, 0)
+                if taken_back:
+                    budget += taken_back
+                    index -= 1
+                self._preempt(victim, step)
+                if victim is state:
+                    return budget
+            step.scheduled[state] = num_new
+            budget -= num_new
+            index += 1
+        return budget
+
+    def _victim(self) -> RequestState:
+        """Rule 7: the last to have come, or the least urgent."""
+        if self.config.policy == "priority":
+            return max(self.running, key=urgency)
+        return self.running[-1]
+
+    def _preempt(self, victim: RequestState, step: Step) -> None:
+        """Rule 8: everything is computed again later, less what the prefix cache still holds."""
+        self.running.remove(victim)
+        self.allocator.free(victim.request)
+        victim.high_water_tokens = max(victim.high_water_tokens, victim.num_computed_tokens)
+        victim.num_computed_tokens = 0
+        victim.num_preemptions += 1
+        self.waiting.put_back(victim)
+        step.preempted.append(victim)
+
+    def _admit_waiting(self, step: Step, budget: int, cap: int) -> None:
+        """Rules 9 and 12: only the head of the queue is looked at, and it is never skipped."""
+        config = self.config
+        while len(self.waiting) and budget > 0 and len(self.running) < self._max_running:
+            state = self.waiting.head()
+            hit = self.allocator.find_hit(state.request, state.num_tokens)
+            num_new = min(state.num_tokens - hit.num_tokens, cap)
+            if not config.enable_chunked_prefill and num_new > budget:
+                return
+            num_new = min(num_new, budget)
+            num_tokens = hit.num_tokens + num_new
+            must_fit = state.num_tokens if config.scheduler_reserve_full_isl else num_tokens
+            spare = self.watermark_blocks if self.running else 0
+            if not self.allocator.admit(state.request, hit, num_tokens, must_fit, spare):
+                step.refused = state
+                return
+            self.waiting.pop()
+            self.running.append(state)
+            state.num_computed_tokens = hit.num_tokens
+            step.scheduled[state] = num_new
+            budget -= num_new
+            (step.resumed if state.was_admitted else step.admitted).append((state, hit))
+            state.was_admitted = True
+
+    def _advance(self, step: Step) -> None:
+        """Rule 2, and the work of the step by kind."""
+        context = prefill = decode = 0
+        for state, num_new in step.scheduled.items():
+            computed = state.num_computed_tokens
+            if num_new == 1 and computed + 1 == state.num_tokens:
+                decode += 1
+            else:
+                prefill += num_new
+            if computed < state.high_water_tokens:
+                state.num_recomputed_tokens += min(state.high_water_tokens, computed + num_new) - computed
+            state.num_computed_tokens = computed + num_new
+            context += computed + num_new
+        step.prefill_tokens, step.decode_seqs, step.context_tokens = prefill, decode, context
+
+    def complete(self, step: Step) -> Sampled:
+        """Rules 2 and 3: sample one token where all known ones are computed, end and free what is done."""
+        sampled = Sampled()
+        for state in step.scheduled:
+            if state.num_computed_tokens != state.num_tokens:
+                continue
+            state.num_tokens += 1
+            if state.num_tokens == state.request.prompt_tokens + 1:
+                sampled.first_tokens.append(state)
+            if state.num_tokens >= state.stop_tokens:
+                sampled.finished.append(state)
+                self.allocator.free(state.request)
+        if sampled.finished:
+            done = set(sampled.finished)
+            self.running = [state for state in self.running if state not in done]
+        return sampled

@@ -1,0 +1,248 @@
+"""The simpy processes: requests arrive, the engine steps, some give up waiting.
+
+What happens first at equal times: time-outs, then arrivals, then the end of a step: its outputs, the requests
+whose clients have hung up, the decision of the next step. So a request that arrives exactly at a step boundary is
+seen by the step that begins there, and one that has waited exactly its time-out is gone.
+"""
+
+from collections import deque
+from collections.abc import Callable, Generator, Iterable
+from typing import Any
+
+import simpy
+from simpy.events import EventPriority
+
+from kvsim.engine.config import EngineConfig
+from kvsim.engine.recorder import Outcome, Recorder, RejectReason
+from kvsim.engine.scheduler import Scheduler, Step
+from kvsim.engine.state import RequestState
+from kvsim.memory.allocator import Allocator
+from kvsim.workload.request import Request
+
+_STEP_PRIORITY = EventPriority(2)
+"""After every other event of its time: simpy's own are 0 (urgent) and 1 (normal)."""
+
+_FUTILE_CYCLES = 2
+"""A request alone in the engine that outgrew the pool and preempted itself this often in a row never ends."""
+
+Process = Generator[simpy.Event, Any, None]
+
+
+class EngineEvent(simpy.Event):
+    """What the engine waits for: it fires after all other events of its instant."""
+
+    def fire(self, delay_ns: int = 0) -> None:
+        self._ok = True
+        self._value = None
+        self.env.schedule(self, priority=_STEP_PRIORITY, delay=delay_ns)
+
+
+class Simulation:
+    """One run over requests that come in order of arrival.
+
+    `on_step` sees every step as it is decided, with its time; `on_ended` hears how many requests have ended. After
+    `run`, `stalled` says which request blocks the engine for ever and why, or is None.
+    """
+
+    def __init__(
+        self,
+        config: EngineConfig,
+        allocator: Allocator,
+        requests: Iterable[Request],
+        *,
+        watermark_blocks: int = 0,
+        on_step: Callable[[int, Step], None] | None = None,
+        on_ended: Callable[[int], None] | None = None,
+        futile_cycles: int = _FUTILE_CYCLES,
+    ) -> None:
+        assert config.max_model_len is not None, "the caller has put in the model's own"
+        self.config = config
+        self.max_model_len = config.max_model_len
+        self.allocator = allocator
+        self.scheduler = Scheduler(config, allocator, watermark_blocks)
+        self.recorder = Recorder()
+        self.stalled: str | None = None
+        self._env = simpy.Environment()
+        self._requests = requests
+        self._on_step = on_step
+        self._on_ended = on_ended
+        self._futile_cycles = futile_cycles
+        self._idle: EngineEvent | None = None
+        self._deadlines: deque[RequestState] = deque()
+        self._first_deadline: simpy.Event | None = None
+        self._aborted: list[RequestState] = []
+        self._present: dict[int, RequestState] = {}
+
+    @property
+    def now(self) -> int:
+        """Nanoseconds since the start."""
+        return int(self._env.now)
+
+    def run(self, until_ns: int | None = None) -> Recorder:
+        env = self._env
+        self._observe()
+        env.process(self._arrivals())
+        env.process(self._engine())
+        if self.config.timeout is not None:
+            env.process(self._timeouts(self.config.timeout))
+        env.run(until=until_ns)
+        if self.scheduler.has_requests and until_ns is None:
+            self.stalled = self._why_stalled()
+        for state in self._present.values():
+            self.recorder.gone(self.now, state, "unfinished")
+        return self.recorder
+
+    # arrivals
+
+    def _arrivals(self) -> Process:
+        env = self._env
+        for order, request in enumerate(self._requests):
+            assert request.arrival_ns >= env.now, "requests come in order of arrival"
+            if request.arrival_ns > env.now:
+                yield env.timeout(request.arrival_ns - env.now)
+            self._arrive(request, order)
+
+    def _arrive(self, request: Request, order: int) -> None:
+        now = self.now
+        if self.config.timeout is not None:
+            self._expire(self.config.timeout)
+        self.recorder.arrived(request)
+        reason = self._why_rejected(request)
+        if reason is not None:
+            self.recorder.rejected(now, request, reason)
+        else:
+            state = RequestState(request, order, self.max_model_len)
+            self._present[request.id] = state
+            self.scheduler.submit(state)
+            if self.config.timeout is not None:
+                self._deadlines.append(state)
+                if self._first_deadline is not None:
+                    self._first_deadline.succeed()
+                    self._first_deadline = None
+            if request.abort_ns is not None:
+                self._env.process(self._abort_later(state, request.abort_ns))
+            self._wake_engine()
+        self._observe()
+
+    def _why_rejected(self, request: Request) -> RejectReason | None:
+        config = self.config
+        if request.prompt_tokens >= self.max_model_len:
+            return "prompt_too_long"
+        if config.reject_unservable:
+            longest = min(request.prompt_tokens + request.output_tokens, self.max_model_len)
+            if not self.allocator.fits_empty_pool(longest - 1):
+                return "never_fits"
+        if config.max_waiting is not None and len(self.scheduler.waiting) >= config.max_waiting:
+            return "queue_full"
+        return None
+
+    # the engine
+
+    def _engine(self) -> Process:
+        scheduler, recorder, latency = self.scheduler, self.recorder, self.config.latency
+        futile = 0
+        while True:
+            self._drop_aborted()
+            if not scheduler.has_requests:
+                yield self._sleep()
+                futile = 0
+                continue
+            step = scheduler.schedule()
+            now = self.now
+            recorder.step_began(now, step)
+            self._observe()
+            if self._on_step is not None:
+                self._on_step(now, step)
+            if step.preempted and not step.scheduled:
+                futile += 1
+            if step.is_empty or futile >= self._futile_cycles:
+                yield self._sleep()
+                futile = 0
+                continue
+            end = EngineEvent(self._env)
+            end.fire(latency.step_ns(step.prefill_tokens, step.decode_seqs, step.context_tokens))
+            yield end
+            sampled = scheduler.complete(step)
+            if sampled.finished or sampled.first_tokens:
+                futile = 0
+                recorder.step_ended(self.now, sampled)
+                for state in sampled.finished:
+                    del self._present[state.request.id]
+                self._observe()
+                if self._on_ended is not None:
+                    self._on_ended(recorder.num_ended)
+
+    def _sleep(self) -> EngineEvent:
+        """An event that an arrival or a departure fires."""
+        self._idle = EngineEvent(self._env)
+        return self._idle
+
+    def _wake_engine(self) -> None:
+        if self._idle is not None:
+            self._idle.fire()
+            self._idle = None
+
+    # departures before the end
+
+    def _timeouts(self, timeout_ns: int) -> Process:
+        """Deadlines fall due in order of arrival, so one process minds the first of them."""
+        env = self._env
+        while True:
+            self._expire(timeout_ns)
+            if self._deadlines:
+                yield env.timeout(self._deadlines[0].request.arrival_ns + timeout_ns - env.now)
+            else:
+                self._first_deadline = env.event()
+                yield self._first_deadline
+
+    def _expire(self, timeout_ns: int) -> None:
+        """Take out those that have waited long enough for their first admission."""
+        deadlines = self._deadlines
+        while deadlines:
+            state = deadlines[0]
+            waiting = state.request.id in self._present and not state.was_admitted
+            if waiting and state.request.arrival_ns + timeout_ns > self.now:
+                return
+            deadlines.popleft()
+            if waiting:
+                self._leave(state, "timed_out")
+
+    def _abort_later(self, state: RequestState, abort_ns: int) -> Process:
+        yield self._env.timeout(max(0, abort_ns - self.now))
+        self._aborted.append(state)
+        self._wake_engine()
+
+    def _drop_aborted(self) -> None:
+        """The engine takes requests out between two steps."""
+        for state in self._aborted:
+            if state.request.id in self._present:
+                self._leave(state, "aborted")
+        self._aborted.clear()
+
+    def _leave(self, state: RequestState, outcome: Outcome) -> None:
+        self.scheduler.abort(state)
+        del self._present[state.request.id]
+        self.recorder.gone(self.now, state, outcome)
+        self._observe()
+        self._wake_engine()
+
+    def _observe(self) -> None:
+        scheduler = self.scheduler
+        self.recorder.observe(self.now, self.allocator.occupancy(), len(scheduler.running), len(scheduler.waiting))
+
+    def _why_stalled(self) -> str:
+        state = self.scheduler.waiting.head()
+        request = state.request
+        occupancy = self.allocator.occupancy()
+        usable = occupancy.allocated_blocks + occupancy.cached_blocks + occupancy.blank_blocks
+        config = self.config
+        why = f"its {state.num_tokens:,} known tokens do not fit in {usable:,} usable blocks"
+        if not config.enable_chunked_prefill and state.num_tokens > config.max_num_batched_tokens:
+            why = (
+                f"its {state.num_tokens:,} known tokens exceed max_num_batched_tokens = "
+                f"{config.max_num_batched_tokens:,} and chunked prefill is off"
+            )
+        return (
+            f"request {request.id} ({request.prompt_tokens:,} prompt and {request.output_tokens:,} output tokens) "
+            f"blocks the queue for ever: {why}; {len(self.scheduler.waiting):,} requests were left waiting"
+        )

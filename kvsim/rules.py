@@ -1,0 +1,86 @@
+"""What is said about one value of a description: its unit, as metadata of its attrs field, and the rules it must
+keep, as attrs validators whose message names the key, the rule and the value."""
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from attrs import Attribute, fields
+
+BYTES = {"unit": "bytes"}
+"""Marks a field that a scenario file may write as "24 GiB"."""
+
+NANOSECONDS = {"unit": "ns"}
+"""Marks a field that a scenario file writes as "8 ms"."""
+
+Rule = Callable[[Any, "Attribute[Any]", Any], None]
+
+
+def between(low: float, high: float) -> Rule:
+    """At least `low` and at most `high`."""
+
+    def check(_instance: object, attribute: "Attribute[Any]", value: float) -> None:
+        if not low <= value <= high:
+            raise ValueError(f"{attribute.name} must be between {low:,} and {high:,}, got {value!r}")
+
+    return check
+
+
+def at_least(low: int) -> Rule:
+    def check(_instance: object, attribute: "Attribute[Any]", value: float) -> None:
+        if value < low:
+            raise ValueError(f"{attribute.name} must be >= {low}, got {value!r}")
+
+    return check
+
+
+def more_than_zero(high: float) -> Rule:
+    """Positive, and at most `high`."""
+
+    def check(_instance: object, attribute: "Attribute[Any]", value: float) -> None:
+        if not 0 < value <= high:
+            raise ValueError(f"{attribute.name} must be > 0 and at most {high:,.0f}, got {value!r}")
+
+    return check
+
+
+def not_blank(_instance: object, attribute: "Attribute[Any]", value: str) -> None:
+    if not value.strip():
+        raise ValueError(f"{attribute.name} must not be empty")
+
+
+MAX_TOKENS = 10**9
+"""Longest length that is taken for a length: beyond it lies a slip of the pen."""
+
+token_count = between(1, MAX_TOKENS)
+
+
+class Contradiction(ValueError):
+    """Values that are sound one by one and not together, a sentence each in `sentences`."""
+
+    def __init__(self, sentences: list[str]) -> None:
+        super().__init__("; ".join(sentences))
+        self.sentences = sentences
+
+
+class Consistent:
+    """A description whose fields must agree with each other."""
+
+    __slots__ = ()
+
+    @staticmethod
+    def contradictions(values: Mapping[str, Any]) -> list[str]:
+        """A sentence for each disagreement. A value that broke a rule of its own is there as it was written."""
+        raise NotImplementedError("each description says what must agree")
+
+    def __attrs_post_init__(self) -> None:
+        sentences = self.contradictions({a.name: getattr(self, a.name) for a in fields(type(self)) if a.init})  # type: ignore[arg-type]  # every child is an attrs class
+        if sentences:
+            raise Contradiction(sentences)
+
+
+def out_of_order(values: Mapping[str, Any], low: str, high: str) -> list[str]:
+    """A sentence if both are numbers and the value of `high` is less than that of `low`."""
+    bottom, top = values[low], values[high]
+    if isinstance(bottom, int | float) and isinstance(top, int | float) and top < bottom:
+        return [f"{high} must be >= {low} = {bottom:,}, got {top:,}"]
+    return []

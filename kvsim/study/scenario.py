@@ -1,0 +1,161 @@
+"""The scenario file: one question in TOML, one frozen class a table, every problem reported at once."""
+
+import tomllib
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Literal
+
+from attrs import evolve, field, frozen, validators
+
+from kvsim.engine.config import EngineConfig
+from kvsim.errors import ScenarioError
+from kvsim.model.geometry import KVDtype
+from kvsim.rules import BYTES, Consistent, at_least, between, not_blank, token_count
+from kvsim.study.structure import StructureError, TableReader, table_of
+from kvsim.workload.generate import ARRIVALS, LENGTHS, Constant, Gamma, Poisson
+from kvsim.workload.traces import Trace
+
+MAX_BLOCKS = 2**24
+"""More blocks than this take gigabytes to keep; larger blocks answer the same question."""
+
+_NOT_IN_FILE = {"in_file": False}
+
+OutputFile = Literal["summary", "timeline", "requests", "plot"]
+Workload = Poisson | Gamma | Constant | Trace
+
+WORKLOADS: dict[str, type[Workload]] = {**ARRIVALS, "trace": Trace}
+
+
+@frozen(kw_only=True)
+class ModelTable(Consistent):
+    """[model]: a config.json (relative to the scenario file), a catalogue name, or the geometry itself."""
+
+    config: str | None = field(default=None, validator=validators.optional(not_blank))
+    num_layers: int | None = field(default=None, validator=validators.optional(between(1, 10_000)))
+    num_kv_heads: int | None = field(default=None, validator=validators.optional(between(1, 100_000)))
+    head_dim: int | None = field(default=None, validator=validators.optional(between(1, 100_000)))
+    kv_dtype: KVDtype = "bf16"
+    tensor_parallel: int = field(default=1, validator=between(1, 100_000))
+    pipeline_parallel: int = field(default=1, validator=between(1, 10_000))
+
+    @staticmethod
+    def contradictions(values: Mapping[str, Any]) -> list[str]:
+        names = ("num_layers", "num_kv_heads", "head_dim")
+        given = [name for name in names if values[name] is not None]
+        missing = [name for name in names if values[name] is None]
+        if values["config"] is not None and given:
+            return [f"config and {', '.join(given)} contradict each other: give one or the other"]
+        if values["config"] is None and missing:
+            return [f"config, or else {', '.join(names)}, must be given; missing: {', '.join(missing)}"]
+        return []
+
+
+@frozen(kw_only=True)
+class MemoryTable(Consistent):
+    """[memory]: bytes for KV on each device, or the number of blocks (the null block included) itself."""
+
+    budget: int | None = field(default=None, validator=validators.optional(at_least(1)), metadata=BYTES)
+    num_blocks: int | None = field(default=None, validator=validators.optional(between(2, MAX_BLOCKS)))
+    block_size: int = field(default=16, validator=token_count)
+    prefix_sharing: bool = True
+    watermark: float = field(default=0.0, validator=between(0, 1))
+
+    @staticmethod
+    def contradictions(values: Mapping[str, Any]) -> list[str]:
+        if (values["budget"] is None) == (values["num_blocks"] is None):
+            return ["one of budget and num_blocks must be given, and not both"]
+        return []
+
+
+@frozen(kw_only=True)
+class StudyTable:
+    """[study]: which files a run writes."""
+
+    write: tuple[OutputFile, ...] = ("summary", "timeline", "requests", "plot")
+
+
+@frozen(kw_only=True)
+class Scenario(Consistent):
+    """One question, with all that is needed to answer it.
+
+    `base` is the folder that paths in it start from, `source` what messages call it.
+    """
+
+    question: str = field(validator=not_blank)
+    seed: int = field(default=0, validator=between(0, 2**63 - 1))
+    model: ModelTable
+    memory: MemoryTable
+    workload: Workload
+    engine: EngineConfig = field(factory=EngineConfig)
+    study: StudyTable = field(factory=StudyTable)
+    base: Path = field(default=Path(), metadata=_NOT_IN_FILE)
+    source: str = field(default="scenario", metadata=_NOT_IN_FILE)
+
+    @staticmethod
+    def contradictions(values: Mapping[str, Any]) -> list[str]:
+        engine = values["engine"]
+        if not isinstance(engine, EngineConfig):
+            return []
+        sentences = []
+        budget = engine.max_num_batched_tokens
+        if budget < engine.max_num_seqs:
+            sentences.append(
+                f"engine.max_num_batched_tokens must be >= max_num_seqs = {engine.max_num_seqs:,}, got {budget:,}"
+            )
+        if not engine.enable_chunked_prefill and engine.max_model_len is not None and budget < engine.max_model_len:
+            sentences.append(
+                f"engine.max_num_batched_tokens must be >= max_model_len = {engine.max_model_len:,} "
+                f"with enable_chunked_prefill = false, got {budget:,}"
+            )
+        return sentences
+
+
+def load_scenario(path: str | Path, overrides: tuple[str, ...] = ()) -> Scenario:
+    """Read a scenario file, with `table.key=value` overrides, which are checked in the same way.
+
+    Raises ScenarioError with all problems of the file.
+    """
+    path = Path(path)
+    table = _read_toml(path)
+    for override in overrides:
+        _override(table, override)
+    try:
+        scenario = TableReader(WORKLOADS, LENGTHS).read(table, Scenario)
+    except StructureError as error:
+        raise ScenarioError(str(path), error.problems) from None
+    return evolve(scenario, base=path.parent, source=str(path))
+
+
+def scenario_dict(scenario: Scenario) -> dict[str, Any]:
+    """The scenario as the tables of its file, with defaults filled in; sizes in bytes, times in nanoseconds."""
+    return table_of(scenario, WORKLOADS, LENGTHS)
+
+
+def _read_toml(path: Path) -> dict[str, Any]:
+    try:
+        return tomllib.loads(path.read_text(encoding="utf-8"))
+    except tomllib.TOMLDecodeError as error:
+        raise ScenarioError(str(path), [f"not TOML: {error}"]) from None
+    except UnicodeDecodeError:
+        raise ScenarioError(str(path), ["not UTF-8 text"]) from None
+    except OSError as error:
+        raise ScenarioError(str(path), [f"cannot be read: {error.strerror}"]) from None
+
+
+def _override(table: dict[str, Any], override: str) -> None:
+    """Set one key, or remove it where the value is empty. A value that is not TOML is taken as a string."""
+    name, equals, text = override.partition("=")
+    *parents, key = name.strip().split(".")
+    if not equals or not key:
+        raise ScenarioError("--set", [f"must be table.key=value, got {override!r}"])
+    for parent in parents:
+        table = table.setdefault(parent, {})
+        if not isinstance(table, dict):
+            raise ScenarioError("--set", [f"{parent} is not a table, got {override!r}"])
+    if not text.strip():
+        table.pop(key, None)
+        return
+    try:
+        table[key] = tomllib.loads(f"value = {text}")["value"]
+    except tomllib.TOMLDecodeError:
+        table[key] = text.strip()

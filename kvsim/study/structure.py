@@ -1,0 +1,234 @@
+"""TOML tables to frozen attrs classes and back, strictly, with all problems of a file at once.
+
+cattrs does the walking. Added to it: no silent conversion (`"3"` for 3, `2.9` for an int), the rules of the attrs
+validators checked field by field so that none hides another, `kind` choosing among classes, sizes and times with
+their units, and messages that name the path, the rule and the value.
+"""
+
+import math
+import types
+from collections.abc import Callable, Mapping
+from difflib import get_close_matches
+from typing import Any, Literal, TypeVar, get_args, get_origin
+
+import attrs
+from cattrs import ClassValidationError, Converter, IterableValidationError
+from cattrs.errors import ForbiddenExtraKeysError
+from cattrs.gen import make_dict_structure_fn, override
+
+from kvsim.rules import Consistent, Contradiction
+from kvsim.units import parse_bytes, parse_duration_ns
+
+T = TypeVar("T")
+
+Kinds = Mapping[str, type[Any]]
+"""What the `kind` key of a table may say, and the class it then stands for."""
+
+_PARSERS = {"bytes": parse_bytes, "ns": parse_duration_ns}
+
+
+class StructureError(Exception):
+    """`problems` has a sentence each: path, rule, value."""
+
+    def __init__(self, problems: list[str]) -> None:
+        super().__init__("; ".join(problems))
+        self.problems = problems
+
+
+class TableReader:
+    """Structures tables; a union all of whose members are in one of `kinds` is told apart by its `kind` key."""
+
+    def __init__(self, *kinds: Kinds) -> None:
+        self._kinds = kinds
+        converter = self._converter = Converter(detailed_validation=True, forbid_extra_keys=True)
+        for primitive, read in _PRIMITIVES.items():
+            converter.register_structure_hook(primitive, read)
+        converter.register_structure_hook_func(_is_a(Literal), _read_literal)
+        converter.register_structure_hook_factory(attrs.has, self._table_hook)
+        converter.register_structure_hook_func(lambda type_: self._kinds_of(type_) is not None, self._read_kind)
+        converter.register_structure_hook_func(_is_a(tuple), self._read_list)
+
+    def read(self, table: object, cls: type[T]) -> T:
+        """Raises StructureError with all problems of the table."""
+        try:
+            return self._converter.structure(table, cls)
+        except (ClassValidationError, IterableValidationError) as error:
+            raise StructureError(_problems(error, "")) from None
+        except ValueError as error:
+            raise StructureError([str(error)]) from None
+
+    def _table_hook(self, cls: type[Any]) -> Callable[[Any, Any], Any]:
+        attributes = attrs.fields(attrs.resolve_types(cls))
+        hooks = {a.name: self._field_hook(a) for a in attributes if a.metadata.get("in_file", True)}
+        overrides: dict[str, Any] = {
+            a.name: override(struct_hook=hooks[a.name]) if a.name in hooks else override(omit=True)
+            for a in attributes
+        }
+        structure = make_dict_structure_fn(cls, self._converter, **overrides)
+
+        def read_table(value: Any, type_: Any) -> Any:
+            if not isinstance(value, dict):
+                raise ValueError(f"must be a table, got {value!r}")
+            try:
+                return structure(value, type_)
+            except ClassValidationError as error:
+                if not issubclass(cls, Consistent) or _is_complete(error):
+                    raise
+                contradictions = cls.contradictions(_as_far_as_sound(value, attributes, hooks))
+                more = [Contradiction(contradictions)] if contradictions else []
+                raise ClassValidationError(error.message, [*error.exceptions, *more], cls) from None
+
+        return read_table
+
+    def _field_hook(self, attribute: "attrs.Attribute[Any]") -> Callable[[Any, Any], Any]:
+        """Structure one field and check its rules, so that a class reports all of its fields."""
+        parse = _PARSERS.get(attribute.metadata.get("unit", ""))
+
+        def read_field(value: Any, type_: Any) -> Any:
+            if parse is not None:
+                try:
+                    structured: Any = parse(value)
+                except ValueError as error:
+                    raise ValueError(f"{error}, got {value!r}") from None
+            else:
+                structured = self._converter.structure(value, type_)
+            if attribute.validator is not None:
+                attribute.validator(None, attribute, structured)
+            return structured
+
+        return read_field
+
+    def _kinds_of(self, type_: Any) -> Kinds | None:
+        """The kinds that a union such as `Fixed | Uniform` or `Fixed | Uniform | None` chooses from."""
+        if get_origin(type_) is not types.UnionType and not str(type_).startswith("typing.Union"):
+            return None
+        members = set(get_args(type_)) - {types.NoneType}
+        return next((kinds for kinds in self._kinds if members == set(kinds.values())), None)
+
+    def _read_kind(self, value: Any, type_: Any) -> Any:
+        kinds = self._kinds_of(type_)
+        assert kinds is not None, "only called for unions that have kinds"
+        if not isinstance(value, dict):
+            raise ValueError(f"must be a table with a kind, got {value!r}")
+        if "kind" not in value:
+            raise ValueError(f"needs a kind: one of {', '.join(kinds)}")
+        kind = value["kind"]
+        if not isinstance(kind, str) or kind not in kinds:
+            raise ValueError(f"must have a kind that is one of {', '.join(kinds)}, got {kind!r}")
+        return self._converter.structure({k: v for k, v in value.items() if k != "kind"}, kinds[kind])
+
+    def _read_list(self, value: Any, type_: Any) -> Any:
+        if not isinstance(value, list):
+            raise ValueError(f"must be a list, got {value!r}")
+        item_type = get_args(type_)[0]
+        return tuple(self._converter.structure(item, item_type) for item in value)
+
+
+def _is_complete(error: ClassValidationError) -> bool:
+    """Whether all fields were sound, so that the class itself has spoken."""
+    return any(isinstance(inner, Contradiction) for inner in error.exceptions)
+
+
+def _as_far_as_sound(
+    table: dict[str, Any], attributes: Any, hooks: Mapping[str, Callable[[Any, Any], Any]]
+) -> dict[str, Any]:
+    """Values of all fields: structured, or the default, or as written where that broke a rule."""
+    values = {}
+    for attribute in attributes:
+        name = attribute.name
+        if name not in table or name not in hooks:
+            default = attribute.default
+            values[name] = None if isinstance(default, attrs.Factory) or default is attrs.NOTHING else default  # type: ignore[arg-type]  # Factory is a class
+            continue
+        try:
+            values[name] = hooks[name](table[name], attribute.type)
+        except Exception:  # reported already, whatever it was
+            values[name] = table[name]
+    return values
+
+
+def table_of(instance: Any, *kinds: Kinds) -> dict[str, Any]:
+    """The table that describes an attrs instance, with defaults filled in and `kind` where it chose the class."""
+    names = {cls: name for each in kinds for name, cls in each.items()}
+    table: dict[str, Any] = {}
+    if type(instance) in names:
+        table["kind"] = names[type(instance)]
+    for attribute in attrs.fields(type(instance)):
+        value = getattr(instance, attribute.name)
+        if value is None or not attribute.metadata.get("in_file", True):
+            continue
+        if attrs.has(type(value)):
+            value = table_of(value, *kinds)
+        table[attribute.name] = list(value) if isinstance(value, tuple) else value
+    return table
+
+
+def _is_a(origin: Any) -> Callable[[Any], bool]:
+    return lambda type_: get_origin(type_) is origin
+
+
+def _read_int(value: Any, _type: Any) -> int:
+    if type(value) is not int:
+        raise ValueError(f"must be a whole number, got {value!r}")
+    return value
+
+
+def _read_float(value: Any, _type: Any) -> float:
+    if type(value) not in (int, float) or not math.isfinite(value):
+        raise ValueError(f"must be a number, got {value!r}")
+    return float(value)
+
+
+def _read_bool(value: Any, _type: Any) -> bool:
+    if type(value) is not bool:
+        raise ValueError(f"must be true or false, got {value!r}")
+    return value
+
+
+def _read_str(value: Any, _type: Any) -> str:
+    if type(value) is not str:
+        raise ValueError(f"must be a string, got {value!r}")
+    return value
+
+
+_PRIMITIVES: dict[type[Any], Callable[[Any, Any], Any]] = {
+    int: _read_int,
+    float: _read_float,
+    bool: _read_bool,
+    str: _read_str,
+}
+
+
+def _read_literal(value: Any, type_: Any) -> Any:
+    known = get_args(type_)
+    if not isinstance(value, str) or value not in known:
+        raise ValueError(f"must be one of {', '.join(known)}, got {value!r}")
+    return value
+
+
+def _problems(error: ClassValidationError | IterableValidationError, path: str) -> list[str]:
+    """A sentence for each problem, in the order in which the class lists its fields."""
+    problems = []
+    for inner in error.exceptions:
+        notes = getattr(inner, "__notes__", [])
+        name = next((note.name for note in notes if hasattr(note, "name")), None)
+        where = ".".join(part for part in (path, name) if part)
+        if isinstance(inner, ClassValidationError | IterableValidationError):
+            problems += _problems(inner, where)
+        elif isinstance(inner, ForbiddenExtraKeysError):
+            problems += [_unknown_key(key, inner.cl, where) for key in sorted(inner.extra_fields)]
+        elif isinstance(inner, KeyError):
+            problems.append(f"{where} is missing")
+        elif name is not None:
+            problems.append(f"{where} {str(inner).removeprefix(name + ' ')}")
+        else:
+            sentences = inner.sentences if isinstance(inner, Contradiction) else [str(inner)]
+            problems += [f"{where}: {sentence}" if where else sentence for sentence in sentences]
+    return problems
+
+
+def _unknown_key(key: str, cls: type[Any], path: str) -> str:
+    known = [a.name for a in attrs.fields(cls) if a.metadata.get("in_file", True)]
+    close = get_close_matches(key, known, n=1)
+    hint = f"did you mean {close[0]}?" if close else f"known: {', '.join(known)}"
+    return f"{path}.{key}: unknown key ({hint})" if path else f"{key}: unknown key ({hint})"

@@ -1,0 +1,68 @@
+"""A request and the content it carries, as spans of named sources."""
+
+from collections.abc import Iterable
+from typing import NamedTuple
+
+from attrs import field, frozen
+
+Source = int | str
+"""Name of a run of tokens: a trace's block id, "sys:3", "user:17", "out:17"."""
+
+
+class Span(NamedTuple):
+    """Tokens `start ... start + length` of one source; equal (source, position) means equal token."""
+
+    source: Source
+    start: int
+    length: int
+
+
+Content = tuple[Span, ...]
+
+
+def merged(spans: Iterable[Span]) -> Content:
+    """The same tokens in as few spans as possible: neighbours that continue each other become one."""
+    out: list[Span] = []
+    for span in spans:
+        if span.length == 0:
+            continue
+        if out:
+            last = out[-1]
+            if last.source == span.source and last.start + last.length == span.start:
+                out[-1] = Span(last.source, last.start, last.length + span.length)
+                continue
+        out.append(span)
+    return tuple(out)
+
+
+def num_tokens(content: Content) -> int:
+    return sum(span.length for span in content)
+
+
+@frozen
+class Request:
+    """What one user asks for. Nothing here changes while it runs.
+
+    `output_tokens` is what it generates if nothing cuts it short; `output` names those tokens, so that a
+    later prompt may contain them. At `abort_ns` its client hangs up.
+    """
+
+    id: int
+    arrival_ns: int
+    prompt: Content
+    output: Content
+    priority: int = 0
+    abort_ns: int | None = None
+    prompt_tokens: int = field(init=False)
+    output_tokens: int = field(init=False)
+
+    def __attrs_post_init__(self) -> None:
+        object.__setattr__(self, "prompt_tokens", num_tokens(self.prompt))
+        object.__setattr__(self, "output_tokens", num_tokens(self.output))
+        assert self.prompt_tokens >= 1, "a request has at least one prompt token"
+        assert self.output_tokens >= 1, "a request generates at least one token"
+
+
+def make_request(id: int, arrival_ns: int, prompt: Content, output_tokens: int, priority: int = 0) -> Request:
+    """A request whose output is a source of its own, `out:<id>`."""
+    return Request(id, arrival_ns, prompt, (Span(f"out:{id}", 0, output_tokens),), priority)
