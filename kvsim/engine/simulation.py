@@ -14,7 +14,7 @@ from simpy.events import EventPriority
 
 from kvsim.engine.config import EngineConfig
 from kvsim.engine.recorder import Outcome, Recorder, RejectReason
-from kvsim.engine.scheduler import Scheduler, Step
+from kvsim.engine.scheduler import Sampled, Scheduler, Step
 from kvsim.engine.state import RequestState
 from kvsim.memory.allocator import Allocator
 from kvsim.workload.request import Request
@@ -40,8 +40,8 @@ class EngineEvent(simpy.Event):
 class Simulation:
     """One run over requests that come in order of arrival.
 
-    `on_step` sees every step as it is decided, with its time; `on_ended` hears how many requests have ended. After
-    `run`, `stalled` says which request blocks the engine for ever and why, or is None.
+    `on_step` sees every step as it is decided and `on_outputs` what its end brought, with the time. After `run`,
+    `stalled` says which request blocks the engine for ever and why, or is None.
     """
 
     def __init__(
@@ -52,7 +52,7 @@ class Simulation:
         *,
         watermark_blocks: int = 0,
         on_step: Callable[[int, Step], None] | None = None,
-        on_ended: Callable[[int], None] | None = None,
+        on_outputs: Callable[[int, Sampled], None] | None = None,
         futile_cycles: int = _FUTILE_CYCLES,
     ) -> None:
         assert config.max_model_len is not None, "the caller has put in the model's own"
@@ -65,7 +65,7 @@ class Simulation:
         self._env = simpy.Environment()
         self._requests = requests
         self._on_step = on_step
-        self._on_ended = on_ended
+        self._on_outputs = on_outputs
         self._futile_cycles = futile_cycles
         self._idle: EngineEvent | None = None
         self._deadlines: deque[RequestState] = deque()
@@ -169,8 +169,8 @@ class Simulation:
                 for state in sampled.finished:
                     del self._present[state.request.id]
                 self._observe()
-                if self._on_ended is not None:
-                    self._on_ended(recorder.num_ended)
+            if self._on_outputs is not None:
+                self._on_outputs(self.now, sampled)
 
     def _sleep(self) -> EngineEvent:
         """An event that an arrival or a departure fires."""
