@@ -33,8 +33,9 @@ class Step:
 
 @define(slots=True, eq=False)
 class Sampled:
-    """What the end of a step brought: requests with their first token, and those that finished, in order."""
+    """What the end of a step brought: tokens in all, requests with their first one, and those that finished."""
 
+    num_tokens: int = 0
     first_tokens: list[RequestState] = field(factory=list)
     finished: list[RequestState] = field(factory=list)
 
@@ -161,6 +162,7 @@ class Scheduler:
             if state.num_computed_tokens != state.num_tokens:
                 continue
             state.num_tokens += 1
+            sampled.num_tokens += 1
             if state.num_tokens == state.request.prompt_tokens + 1:
                 sampled.first_tokens.append(state)
             if state.num_tokens >= state.stop_tokens:

@@ -23,7 +23,8 @@ _STEP_PRIORITY = EventPriority(2)
 """After every other event of its time: simpy's own are 0 (urgent) and 1 (normal)."""
 
 _FUTILE_CYCLES = 2
-"""A request alone in the engine that outgrew the pool and preempted itself this often in a row never ends."""
+"""How often in a row, with no token sampled in between, a request alone in the engine may outgrow the pool and
+preempt itself: it would do so for ever (rule 15, gate off)."""
 
 Process = Generator[simpy.Event, Any, None]
 
@@ -153,7 +154,7 @@ class Simulation:
             self._observe()
             if self._on_step is not None:
                 self._on_step(now, step)
-            if step.preempted and not step.scheduled:
+            if step.preempted and not scheduler.running:
                 futile += 1
             if step.is_empty or futile >= self._futile_cycles:
                 yield self._sleep()
@@ -163,8 +164,9 @@ class Simulation:
             end.fire(latency.step_ns(step.prefill_tokens, step.decode_seqs, step.context_tokens))
             yield end
             sampled = scheduler.complete(step)
-            if sampled.finished or sampled.first_tokens:
+            if sampled.num_tokens:
                 futile = 0
+            if sampled.finished or sampled.first_tokens:
                 recorder.step_ended(self.now, sampled)
                 for state in sampled.finished:
                     del self._present[state.request.id]
