@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 import polars as pl
 
-from kvsim.engine.results import Results
+from kvsim.engine.tables import RunTables
 
 Number = int | float | None
 
@@ -21,89 +21,84 @@ class Metric(NamedTuple):
     name: str
     unit: str
     meaning: str
-    of: Callable[[Results], Number]
+    of: Callable[[RunTables], Number]
     depends_on_step_times: bool = True
 
 
-def measure(results: Results) -> dict[str, Number]:
-    """All figures by name."""
-    return {metric.name: metric.of(results) for metric in METRICS}
+def _duration_ns(run: RunTables) -> int:
+    return int(run.timeline["time_ns"][-1])
 
 
-def _duration_ns(results: Results) -> int:
-    return int(results.timeline["time_ns"][-1])
-
-
-def _integral(results: Results, column: str) -> int:
+def _integral(run: RunTables, column: str) -> int:
     """Sum of level x nanoseconds, exactly."""
-    lasted = results.timeline["time_ns"].diff().drop_nulls()
-    return sum(map(mul, results.timeline[column].to_list(), lasted.to_list()))
+    lasted = run.timeline["time_ns"].diff().drop_nulls()
+    return sum(map(mul, run.timeline[column].to_list(), lasted.to_list()))
 
 
-def _peak(column: str) -> Callable[[Results], Number]:
-    return lambda results: max(results.timeline[column].to_list())
+def _peak(column: str) -> Callable[[RunTables], Number]:
+    return lambda run: max(run.timeline[column].to_list())
 
 
-def _mean(column: str) -> Callable[[Results], Number]:
-    def mean(results: Results) -> Number:
-        duration = _duration_ns(results)
-        return _integral(results, column) / duration if duration else None
+def _mean(column: str) -> Callable[[RunTables], Number]:
+    def mean(run: RunTables) -> Number:
+        duration = _duration_ns(run)
+        return _integral(run, column) / duration if duration else None
 
     return mean
 
 
-def _share_of_pool(figure: Callable[[Results], Number]) -> Callable[[Results], Number]:
-    def share(results: Results) -> Number:
-        value = figure(results)
-        return None if value is None else value / results.shape.pool_bytes
+def _share_of_pool(figure: Callable[[RunTables], Number]) -> Callable[[RunTables], Number]:
+    def share(run: RunTables) -> Number:
+        value = figure(run)
+        return None if value is None else value / run.shape.pool_bytes
 
     return share
 
 
-def _share_of_allocated(column: str) -> Callable[[Results], Number]:
+def _share_of_allocated(column: str) -> Callable[[RunTables], Number]:
     """Of the bytes that were allocated, each weighted by how long."""
 
-    def share(results: Results) -> Number:
-        allocated = _integral(results, "allocated_bytes")
-        return _integral(results, column) / allocated if allocated else None
+    def share(run: RunTables) -> Number:
+        allocated = _integral(run, "allocated_bytes")
+        return _integral(run, column) / allocated if allocated else None
 
     return share
 
 
-def _share_at_peak(column: str) -> Callable[[Results], Number]:
+def _share_at_peak(column: str) -> Callable[[RunTables], Number]:
     """At the first moment at which most was allocated."""
 
-    def share(results: Results) -> Number:
-        allocated = results.timeline["allocated_bytes"]
+    def share(run: RunTables) -> Number:
+        allocated = run.timeline["allocated_bytes"]
         at = allocated.arg_max()
         if at is None or not allocated[at]:
             return None
-        return float(results.timeline[column][at] / allocated[at])
+        return float(run.timeline[column][at] / allocated[at])
 
     return share
 
 
-def _count(condition: pl.Expr) -> Callable[[Results], Number]:
-    return lambda results: results.requests.filter(condition).height
+def _count(condition: pl.Expr) -> Callable[[RunTables], Number]:
+    return lambda run: run.requests.filter(condition).height
 
 
-def _sum(column: str) -> Callable[[Results], Number]:
-    return lambda results: sum(results.requests[column].to_list())
+def _sum(column: str) -> Callable[[RunTables], Number]:
+    return lambda run: sum(run.requests[column].to_list())
 
 
-def _waited(summarise: Callable[[pl.Series], object]) -> Callable[[Results], Number]:
+def _waited(summarise: Callable[[pl.Series], object]) -> Callable[[RunTables], Number]:
     """Nanoseconds from arrival to first admission, over the requests that were admitted."""
 
-    def waited(results: Results) -> Number:
-        waits = results.requests.select(pl.col("admitted_ns") - pl.col("arrival_ns")).to_series().drop_nulls()
+    def waited(run: RunTables) -> Number:
+        waits = run.requests.select(pl.col("admitted_ns") - pl.col("arrival_ns")).to_series().drop_nulls()
         value = summarise(waits)
         return round(value) if isinstance(value, int | float) else None
 
     return waited
 
 
-def _hit_share(results: Results) -> Number:
-    looked_up = results.requests.filter(pl.col("admitted_ns").is_not_null())
+def _hit_share(run: RunTables) -> Number:
+    looked_up = run.requests.filter(pl.col("admitted_ns").is_not_null())
     prompt_tokens = sum(looked_up["prompt_tokens"].to_list())
     return sum(looked_up["hit_tokens"].to_list()) / prompt_tokens if prompt_tokens else None
 
@@ -122,10 +117,10 @@ _outcome, _reason = pl.col("outcome"), pl.col("reason")
 
 METRICS: tuple[Metric, ...] = (
     Metric("duration_ns", "ns", "simulated time until the last change", _duration_ns),
-    Metric("steps", "steps", "engine steps that scheduled tokens", lambda results: results.num_steps),
-    Metric("pool_bytes", "bytes", "usable blocks", lambda results: results.shape.pool_bytes, False),
-    Metric("null_block_bytes", "bytes", "held back", lambda results: results.shape.block_bytes, False),
-    Metric("worst_case_bytes", "bytes", "max_num_seqs x max_model_len", lambda r: r.worst_case_bytes, False),
+    Metric("steps", "steps", "engine steps that scheduled tokens", lambda run: run.num_steps),
+    Metric("pool_bytes", "bytes", "usable blocks", lambda run: run.shape.pool_bytes, False),
+    Metric("null_block_bytes", "bytes", "held back", lambda run: run.shape.block_bytes, False),
+    Metric("worst_case_bytes", "bytes", "max_num_seqs x max_model_len", lambda run: run.worst_case_bytes, False),
     *(
         Metric(f"{level}_peak_bytes", "bytes", f"{what}; the most", _peak(f"{level}_bytes"))
         for level, what in _LEVELS.items()
@@ -140,7 +135,7 @@ METRICS: tuple[Metric, ...] = (
     Metric("utilization_at_peak", "share", "when most is allocated", _share_at_peak("live_bytes"), False),
     Metric("slack_share", "share", "slack / allocated by time", _share_of_allocated("slack_bytes"), False),
     Metric("slack_share_at_peak", "share", "when most is allocated", _share_at_peak("slack_bytes"), False),
-    Metric("requests", "requests", "arrived", lambda results: results.requests.height, False),
+    Metric("requests", "requests", "arrived", lambda run: run.requests.height, False),
     Metric("finished", "requests", "got their whole output", _count(_outcome == "finished")),
     Metric("cut", "requests", "ended at max_model_len", _count(_outcome == "cut")),
     Metric("rejected", "requests", "turned away on arrival", _count(_outcome == "rejected")),

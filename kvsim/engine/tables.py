@@ -1,0 +1,105 @@
+"""The two tables that a run leaves, in bytes and nanoseconds."""
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import polars as pl
+from attrs import frozen
+
+from kvsim.engine.recorder import EVENTS, Recorder, RequestRecord
+
+
+@frozen
+class MemoryShape:
+    """The pool that was simulated, in the units that levels are counted in.
+
+    `num_blocks` counts the null block, `token_bytes` and `block_bytes` are bytes on one device.
+    """
+
+    num_blocks: int
+    block_size: int
+    token_bytes: int
+
+    @property
+    def block_bytes(self) -> int:
+        return self.block_size * self.token_bytes
+
+    @property
+    def pool_bytes(self) -> int:
+        """Usable bytes: the null block is held back."""
+        return (self.num_blocks - 1) * self.block_bytes
+
+
+@frozen(eq=False)
+class RunTables:
+    """`timeline` has a row per instant at which anything changed, which holds until the next row; `requests` has a
+    row per request, in order of arrival.
+    """
+
+    shape: MemoryShape
+    worst_case_bytes: int
+    num_steps: int
+    timeline: pl.DataFrame
+    requests: pl.DataFrame
+
+
+def timeline_frame(recorder: Recorder, shape: MemoryShape) -> pl.DataFrame:
+    """The recorder's levels in bytes. A paged pool of one group has no slack but the tail of last blocks."""
+    counted = {name: np.frombuffer(column, dtype=np.int64) for name, column in recorder.levels.items()}
+    allocated = counted["allocated_blocks"] * shape.block_bytes
+    live = counted["live_tokens"] * shape.token_bytes
+    logical = counted["logical_tokens"] * shape.token_bytes
+    nothing = np.zeros_like(live)
+    columns = {
+        "time_ns": np.frombuffer(recorder.times, dtype=np.int64),
+        "pool_bytes": np.full_like(live, shape.pool_bytes),
+        "allocated_bytes": allocated,
+        "live_bytes": live,
+        "slack_bytes": allocated - live,
+        "tail_bytes": allocated - live,
+        "reserved_bytes": nothing,
+        "unused_bytes": nothing,
+        "padding_bytes": nothing,
+        "external_bytes": nothing,
+        "cached_bytes": counted["cached_blocks"] * shape.block_bytes,
+        "blank_bytes": counted["blank_blocks"] * shape.block_bytes,
+        "logical_bytes": logical,
+        "shared_saving_bytes": logical - live,
+        "running": counted["running"],
+        "waiting": counted["waiting"],
+        **{name: np.frombuffer(recorder.events[name], dtype=np.int64) for name in EVENTS},
+    }
+    return pl.DataFrame(columns)
+
+
+REQUEST_COLUMNS: dict[str, tuple[Any, Callable[[RequestRecord], Any]]] = {
+    "request_id": (pl.Int64, lambda r: r.request.id),
+    "arrival_ns": (pl.Int64, lambda r: r.request.arrival_ns),
+    "priority": (pl.Int64, lambda r: r.request.priority),
+    "prompt_tokens": (pl.Int64, lambda r: r.request.prompt_tokens),
+    "output_tokens": (pl.Int64, lambda r: r.request.output_tokens),
+    "generated_tokens": (pl.Int64, lambda r: r.generated_tokens),
+    "outcome": (pl.String, lambda r: r.outcome),
+    "reason": (pl.String, lambda r: r.reason),
+    "admitted_ns": (pl.Int64, lambda r: r.admitted_ns),
+    "first_token_ns": (pl.Int64, lambda r: r.first_token_ns),
+    "ended_ns": (pl.Int64, lambda r: r.ended_ns),
+    "hit_tokens": (pl.Int64, lambda r: r.hit_tokens),
+    "resumed_hit_tokens": (pl.Int64, lambda r: r.resumed_hit_tokens),
+    "refusals": (pl.Int64, lambda r: r.refusals),
+    "blocked_ns": (pl.Int64, lambda r: r.blocked_ns),
+    "preemptions": (pl.Int64, lambda r: r.preemptions),
+    "recomputed_tokens": (pl.Int64, lambda r: r.recomputed_tokens),
+}
+
+
+def requests_frame(recorder: Recorder) -> pl.DataFrame:
+    """One row a request, in order of arrival."""
+    records = list(recorder.records.values())
+    return pl.DataFrame(
+        {
+            name: pl.Series(name, [get(record) for record in records], dtype=dtype)
+            for name, (dtype, get) in REQUEST_COLUMNS.items()
+        }
+    )

@@ -1,0 +1,168 @@
+"""The figures of a run as a person reads them on a console."""
+
+from typing import NamedTuple
+
+from rich.console import Group, RenderableType
+from rich.padding import Padding
+from rich.table import Table
+from rich.text import Text
+
+from kvsim.engine.results import CLAIM, Results
+from kvsim.units import format_bytes, format_duration
+
+
+class Row(NamedTuple):
+    """What it is, the figure (of a level: its mean over time), the most of it, what it means."""
+
+    name: str
+    figure: str
+    most: str
+    meaning: str
+
+
+def results_table(results: Results) -> RenderableType:
+    """A short answer: what a token costs, the pool, what traffic made of it, what became of the requests."""
+    table = Table(box=None, show_header=False, pad_edge=False, padding=(0, 2, 0, 0))
+    table.add_column(no_wrap=True)
+    table.add_column(justify="right", no_wrap=True)
+    table.add_column(justify="right", no_wrap=True)
+    table.add_column(style="dim", overflow="fold")
+    for heading, rows in (
+        (Row("Model and pool", "", "", ""), _model_rows(results)),
+        (Row("Memory over time", "mean", "most", ""), _memory_rows(results)),
+        (Row("Requests", "", "", ""), _request_rows(results)),
+    ):
+        table.add_row(*(Text(cell, style="bold") for cell in heading))
+        for row in rows:
+            table.add_row(f"  {row.name}", row.figure, row.most, row.meaning)
+    question = Text(str(results.description["question"]), style="bold")
+    return Group(question, Padding(table, (1, 0)), *_remarks(results))
+
+
+def _model_rows(results: Results) -> list[Row]:
+    shape = results.shape
+    geometry = results.description["geometry"]
+    usable = shape.num_blocks - 1
+    times_the_pool = results.worst_case_bytes / shape.pool_bytes
+    return [
+        Row("bytes per token", f"{shape.token_bytes:,} B", "", f"{geometry['name']}: {geometry['formula']}"),
+        Row("block", format_bytes(shape.block_bytes), "", f"{shape.block_size:,} tokens"),
+        Row(
+            "pool",
+            format_bytes(shape.pool_bytes),
+            "",
+            f"{usable:,} blocks = {usable * shape.block_size:,} tokens, after the null block",
+        ),
+        Row(
+            "worst case",
+            format_bytes(results.worst_case_bytes),
+            "",
+            f"max_num_seqs x max_model_len: {times_the_pool:,.2f} x the pool",
+        ),
+    ]
+
+
+def _memory_rows(results: Results) -> list[Row]:
+    metrics = results.metrics
+    meanings = {
+        "allocated": "in blocks that requests hold",
+        "live": "written tokens in them, each slot once",
+        "slack": "allocated and not written: tails of last blocks",
+        "cached": "held by nobody, kept for prefix hits",
+        "logical": "computed tokens as if nothing were shared",
+        "shared_saving": "logical - live",
+    }
+    levels = [
+        Row(
+            level.replace("_", " "),
+            _bytes(metrics[f"{level}_mean_bytes"]),
+            _bytes(metrics[f"{level}_peak_bytes"]),
+            meaning,
+        )
+        for level, meaning in meanings.items()
+    ]
+    return [
+        *levels,
+        Row("pool used", _share(metrics["pool_used_mean"]), _share(metrics["pool_used_peak"]), "allocated / pool"),
+        Row(
+            "utilization",
+            _share(metrics["utilization"]),
+            "",
+            f"live / allocated; {_share(metrics['utilization_at_peak'])} when most is allocated",
+        ),
+        Row(
+            "fragmentation",
+            _share(metrics["slack_share"]),
+            "",
+            f"slack / allocated; {_share(metrics['slack_share_at_peak'])} when most is allocated",
+        ),
+    ]
+
+
+def _request_rows(results: Results) -> list[Row]:
+    """Those that went well, then each way in which others did not; outcomes that are rare only where they occur."""
+    metrics = results.metrics
+    reasons = {
+        "prompt of max_model_len or more": metrics["rejected_prompt_too_long"],
+        "could never fit the pool": metrics["rejected_never_fits"],
+        "queue full": metrics["rejected_queue_full"],
+    }
+    why_rejected = ", ".join(f"{count:,} {reason}" for reason, count in reasons.items() if count)
+    rows = [
+        _counted("arrived", metrics["requests"], f"in {_time(metrics['duration_ns'])}, {metrics['steps']:,} steps"),
+        _counted("finished", metrics["finished"], "with their whole output"),
+        _counted("cut", metrics["cut"], "ended at max_model_len"),
+        _counted("rejected", metrics["rejected"], why_rejected or "turned away on arrival"),
+        _counted(
+            "refused",
+            metrics["refused"],
+            f"by memory at the head of the queue, {metrics['refusals']:,} times; blocked for "
+            f"{_time(metrics['blocked_ns'])} in all",
+        ),
+        _counted("timed out", metrics["timed_out"], "waited too long for admission"),
+        _counted("aborted", metrics["aborted"], "their clients hung up"),
+        _counted("unfinished", metrics["unfinished"], "left when nothing could move any more"),
+        _counted(
+            "preempted",
+            metrics["preempted"],
+            f"{metrics['preemptions']:,} times; {metrics['recomputed_tokens']:,} tokens computed again",
+        ),
+        Row(
+            "prefix hits",
+            _share(metrics["hit_share"]),
+            "",
+            f"of prompt tokens at first admission: {metrics['hit_tokens']:,} tokens",
+        ),
+        Row(
+            "waiting time",
+            _time(metrics["waited_mean_ns"]),
+            _time(metrics["waited_max_ns"]),
+            f"to admission; median {_time(metrics['waited_p50_ns'])}, 99 % {_time(metrics['waited_p99_ns'])}",
+        ),
+    ]
+    rare = {"cut", "aborted", "unfinished"}
+    return [row for row in rows if row.name not in rare or row.figure != "0"]
+
+
+def _remarks(results: Results) -> list[Text]:
+    remarks = [Text(f"Note: {note}", style="yellow") for note in results.notes]
+    if results.stalled is not None:
+        remarks.append(Text(f"Stopped: {results.stalled}", style="bold red"))
+    remarks.append(Text(CLAIM, style="dim italic"))
+    return remarks
+
+
+def _bytes(value: int | float | None) -> str:
+    return "-" if value is None else format_bytes(round(value))
+
+
+def _time(nanoseconds: int | float | None) -> str:
+    return "-" if nanoseconds is None else format_duration(nanoseconds)
+
+
+def _share(value: int | float | None) -> str:
+    return "-" if value is None else f"{value:.2%}"
+
+
+def _counted(name: str, count: int | float | None, meaning: str) -> Row:
+    return Row(name, f"{count:,}", "", meaning)

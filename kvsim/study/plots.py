@@ -1,0 +1,182 @@
+"""Pictures of a run. They only draw, on axes they are given; the numbers are those of `Results`.
+
+A run with more instants than the picture has columns is drawn by columns of equal time: areas and lines are the
+time-weighted mean of the column, and a thin line shows the most that was allocated in it.
+"""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+import numpy.typing as npt
+from attrs import frozen
+
+from kvsim.engine.results import Results
+from kvsim.units import BYTE_UNITS, TIME_UNITS
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+Array = npt.NDArray[np.float64]
+
+_COLUMNS = 1200
+_COLOURS = {
+    "live": "#0072b2",
+    "slack": "#e69f00",
+    "cached": "#bcd9e8",
+    "pool": "#333333",
+    "refused": "#a6408c",
+    "preempted": "#c8102e",
+    "running": "#0072b2",
+    "waiting": "#7f7f7f",
+}
+
+
+@frozen(eq=False)
+class TimeColumns:
+    """A timeline cut for drawing: each level holds from `times[i]` to `times[i + 1]` seconds."""
+
+    results: Results
+    times: Array
+    _seconds: Array
+
+    @classmethod
+    def of(cls, results: Results) -> "TimeColumns":
+        seconds = results.timeline["time_ns"].to_numpy() / 1e9
+        end = max(seconds[-1], 1e-9)
+        if len(seconds) <= _COLUMNS:
+            return cls(results, np.append(seconds, end), seconds)
+        return cls(results, np.linspace(0, end, _COLUMNS + 1), seconds)
+
+    @property
+    def is_exact(self) -> bool:
+        """Every instant has a column of its own."""
+        return len(self._seconds) <= _COLUMNS
+
+    def mean(self, column: str) -> Array:
+        """Level of each column, weighted by time."""
+        level = self.results.timeline[column].to_numpy().astype(np.float64)
+        if self.is_exact:
+            return level
+        integral = np.concatenate([[0.0], np.cumsum(level[:-1] * np.diff(self._seconds))])
+        result: Array = np.diff(np.interp(self.times, self._seconds, integral)) / np.diff(self.times)
+        return result
+
+    def peak(self, column: str) -> Array:
+        """Highest level within each column, that with which it begins included."""
+        level = self.results.timeline[column].to_numpy().astype(np.float64)
+        if self.is_exact:
+            return level
+        first = np.searchsorted(self._seconds, self.times[:-1], side="right") - 1
+        highest: Array = np.maximum.reduceat(level, first)
+        return highest
+
+    def moments(self, event: str) -> Array:
+        """Times of the columns in which the event happened."""
+        happened = self._seconds[self.results.timeline[event].to_numpy() > 0]
+        if self.is_exact or not len(happened):
+            return happened
+        column = np.minimum(np.searchsorted(self.times, happened, side="right") - 1, _COLUMNS - 1)
+        cut: Array = self.times[np.unique(column)]
+        return cut
+
+
+def plot_memory(results: Results, *, ax: "Axes | None" = None) -> "Axes":
+    """Live, slack and cached bytes stacked up to the pool, with refusals and preemptions marked above it."""
+    ax = ax or _new_axes()
+    columns = TimeColumns.of(results)
+    scale, time_unit = _time_scale(columns)
+    unit, size = _byte_scale(results.shape.pool_bytes)
+    times = columns.times / scale
+    live = columns.mean("live_bytes") / size
+    allocated = columns.mean("allocated_bytes") / size
+    cached = columns.mean("cached_bytes") / size
+    pool = results.shape.pool_bytes / size
+    share = results.metrics["slack_share"]
+    slack_label = "slack" if share is None else f"slack ({share:.2%} of allocated)"
+    for low, high, name, label in (
+        (np.zeros_like(live), live, "live", "live"),
+        (live, allocated, "slack", slack_label),
+        (allocated, allocated + cached, "cached", "cached for hits only"),
+    ):
+        ax.stairs(high, times, baseline=low, fill=True, color=_COLOURS[name], label=label)
+    peak = columns.peak("allocated_bytes") / size
+    ax.stairs(peak, times, baseline=None, color=_COLOURS["pool"], linewidth=0.7, label="most allocated")
+    ax.axhline(pool, color=_COLOURS["pool"], linestyle="--", linewidth=1.5, label=f"pool ({pool:,.4g} {unit})")
+    for height, event in ((1.04, "refused"), (1.08, "preempted")):
+        moments = columns.moments(event) / scale
+        if len(moments):
+            count = int(results.timeline[event].sum())
+            heights = np.full_like(moments, pool * height)
+            what = "refusals" if event == "refused" else "preemptions"
+            ax.plot(moments, heights, "|", color=_COLOURS[event], markersize=9, label=f"{what} ({count:,})")
+    ax.set(ylabel=f"KV cache on one device ({unit})", ylim=(0, pool * 1.12), xlabel=f"time ({time_unit})")
+    ax.set_xlim(0, times[-1])
+    ax.legend(loc="upper center", bbox_to_anchor=(0.5, 1.12), ncols=7, frameon=False)
+    return ax
+
+
+def plot_slack(results: Results, *, ax: "Axes | None" = None) -> "Axes":
+    """Slack as a share of what is allocated."""
+    ax = ax or _new_axes()
+    columns = TimeColumns.of(results)
+    scale, time_unit = _time_scale(columns)
+    slack, allocated = columns.mean("slack_bytes"), columns.mean("allocated_bytes")
+    percent = 100 * np.divide(slack, allocated, out=np.full_like(slack, np.nan), where=allocated > 0)
+    ax.stairs(percent, columns.times / scale, baseline=None, color=_COLOURS["slack"], linewidth=1.5)
+    top = np.nanpercentile(percent, 99) if np.isfinite(percent).any() else 1.0
+    ax.set(ylabel="slack (% of allocated)", xlabel=f"time ({time_unit})", ylim=(0, max(top * 1.3, 0.1)))
+    ax.set_xlim(0, columns.times[-1] / scale)
+    return ax
+
+
+def plot_requests(results: Results, *, ax: "Axes | None" = None) -> "Axes":
+    """Running and waiting requests."""
+    ax = ax or _new_axes()
+    columns = TimeColumns.of(results)
+    scale, time_unit = _time_scale(columns)
+    for name in ("waiting", "running"):
+        level = columns.mean(name)
+        ax.stairs(level, columns.times / scale, baseline=None, color=_COLOURS[name], linewidth=1.5, label=name)
+    ax.set(ylabel="requests", xlabel=f"time ({time_unit})")
+    ax.set_ylim(bottom=0)
+    ax.set_xlim(0, columns.times[-1] / scale)
+    ax.legend(loc="upper left", frameon=False, ncols=2)
+    return ax
+
+
+PLOTS: dict[str, Callable[..., "Axes"]] = {"memory": plot_memory, "slack": plot_slack, "requests": plot_requests}
+
+
+def save_memory_plot(results: Results, path: Path) -> None:
+    """The question above memory, slack and requests over the same time, as a PNG of 1600 x 1100 pixels."""
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(16, 11), dpi=100, layout="constrained")
+    axes = figure.subplots(len(PLOTS), 1, sharex=True, height_ratios=(3.2, 1, 1))
+    for draw, ax in zip(PLOTS.values(), axes, strict=True):
+        draw(results, ax=ax)
+        ax.label_outer()
+        ax.grid(axis="y", alpha=0.25)
+    figure.suptitle(str(results.description["question"]), fontsize=16, wrap=True)
+    figure.align_ylabels()
+    figure.savefig(path, format="png", metadata={"Software": None})
+
+
+def _new_axes() -> "Axes":
+    from matplotlib.figure import Figure
+
+    return Figure(layout="constrained").subplots()
+
+
+def _time_scale(columns: TimeColumns) -> tuple[float, str]:
+    """Seconds per unit of the time axis, and the unit's name."""
+    end_ns = columns.times[-1] * 1e9
+    unit = next((unit for unit in ("h", "min") if end_ns >= 3 * TIME_UNITS[unit]), "s")
+    return TIME_UNITS[unit] / 1e9, unit
+
+
+def _byte_scale(num_bytes: int) -> tuple[str, int]:
+    unit = next((unit for unit in ("TiB", "GiB", "MiB", "KiB") if num_bytes >= BYTE_UNITS[unit]), "B")
+    return unit, BYTE_UNITS[unit]
