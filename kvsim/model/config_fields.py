@@ -144,8 +144,7 @@ class ConfigFields:
             return None
         last = num_layers + first - 1
         if not isinstance(values, list) or not all(
-            isinstance(value, int) and not isinstance(value, bool) and first <= value <= last
-            for value in values
+            isinstance(value, int) and not isinstance(value, bool) and first <= value <= last for value in values
         ):
             raise self.error(f"{name} must be a list of layers from {first} to {last}, got {_shown(values)}")
         return frozenset(value - first for value in values)
@@ -217,9 +216,7 @@ class ConfigFields:
     def undetermined(self, *names: str) -> UnsupportedModelError:
         """A field that the geometry depends on and the config does not hold."""
         others = f" (or {', '.join(names[1:])})" if len(names) > 1 else ""
-        return UnsupportedModelError(
-            f"{self.name}: {names[0]}{others} is missing, so the geometry is not determined"
-        )
+        return UnsupportedModelError(f"{self.name}: {names[0]}{others} is missing, so the geometry is not determined")
 
 
 def _shown(value: object) -> str:

@@ -78,15 +78,12 @@ class RecurrentState:
         """
         if self.num_heads % tensor_parallel:
             raise ModelError(
-                f"tensor_parallel must divide the {self.num_heads} heads of a recurrent layer, "
-                f"got {tensor_parallel}"
+                f"tensor_parallel must divide the {self.num_heads} heads of a recurrent layer, got {tensor_parallel}"
             )
         groups = 1 if self.num_groups % tensor_parallel else self.num_groups // tensor_parallel
         conv = self.head_conv_values // tensor_parallel + groups * self.group_conv_values
         recurrent = self.recurrent_values // tensor_parallel
-        return conv * self.conv_value_bytes + recurrent * (
-            recurrent_value_bytes or self.recurrent_value_bytes
-        )
+        return conv * self.conv_value_bytes + recurrent * (recurrent_value_bytes or self.recurrent_value_bytes)
 
 
 @frozen
@@ -189,9 +186,7 @@ class ModelGeometry:
         self, kv_dtype: KVDtype, tensor_parallel: int = 1, pipeline_parallel: int = 1
     ) -> "ModelGeometry":
         """The first of the pipeline stages where a token takes most: its pool fills first."""
-        return max(
-            self.stages(pipeline_parallel), key=lambda stage: stage.bytes_per_token(kv_dtype, tensor_parallel)
-        )
+        return max(self.stages(pipeline_parallel), key=lambda stage: stage.bytes_per_token(kv_dtype, tensor_parallel))
 
     def attention_ranks(self, tensor_parallel: int, data_parallel_attention: int = 1) -> int:
         """Ranks that attention is split over; with data-parallel attention each replica has its own pool.
@@ -207,8 +202,7 @@ class ModelGeometry:
         ranks = tensor_parallel // data_parallel_attention
         if self.num_query_heads is not None and self.num_query_heads % ranks:
             raise ModelError(
-                f"tensor_parallel must divide the {self.num_query_heads} query heads of {self.name}, "
-                f"got {ranks}"
+                f"tensor_parallel must divide the {self.num_query_heads} query heads of {self.name}, got {ranks}"
             )
         return ranks
 
@@ -312,8 +306,7 @@ def layers_per_stage(num_layers: int, pipeline_parallel: int) -> list[int]:
     _at_least_one(pipeline_parallel=pipeline_parallel)
     if pipeline_parallel > num_layers:
         raise ModelError(
-            f"pipeline_parallel must not exceed the number of layers, "
-            f"got {pipeline_parallel} for {num_layers} layers"
+            f"pipeline_parallel must not exceed the number of layers, got {pipeline_parallel} for {num_layers} layers"
         )
     base, remainder = divmod(num_layers, pipeline_parallel)
     counts = [base] * pipeline_parallel
@@ -330,9 +323,7 @@ def _formula_term(cache: LayerKV, kv_dtype: KVDtype, tensor_parallel: int) -> st
         return f"{size} B index key{per}"
     heads = cache.num_kv_heads_on_rank(tensor_parallel)
     shape = (
-        f"{heads} KV heads x ({cache.k_dim} K + {cache.v_dim} V)"
-        if cache.v_dim
-        else f"{cache.k_dim} latent values"
+        f"{heads} KV heads x ({cache.k_dim} K + {cache.v_dim} V)" if cache.v_dim else f"{cache.k_dim} latent values"
     )
     if kv_dtype in FORMATS and FORMATS[kv_dtype].scale_bytes == 0:
         return f"{shape} x {FORMATS[kv_dtype].bits / 8:g} B{per}"

@@ -91,9 +91,7 @@ def read_config(path: Path) -> ModelGeometry:
     try:
         size = path.stat().st_size
         if size > MAX_CONFIG_BYTES:
-            raise ModelError(
-                f"{path}: a model config must be at most {MAX_CONFIG_BYTES:,} bytes, got {size:,}"
-            )
+            raise ModelError(f"{path}: a model config must be at most {MAX_CONFIG_BYTES:,} bytes, got {size:,}")
         config = json.loads(path.read_bytes())
     except OSError as error:
         raise ModelError(f"{path}: cannot be read ({error.strerror})") from error
@@ -121,9 +119,7 @@ def geometry_from_config(config: object, name: str) -> ModelGeometry:
         family = full_attention
     layers = tuple(family(fields))
     if len(layers) != fields.num_layers():
-        raise fields.error(
-            f"{NUM_LAYERS[2]} is {fields.num_layers()}, but the file describes {len(layers)} layers"
-        )
+        raise fields.error(f"{NUM_LAYERS[2]} is {fields.num_layers()}, but the file describes {len(layers)} layers")
     if fields.num_mtp_layers():
         fields.notes.append(f"{fields.num_mtp_layers()} MTP layer(s) not counted")
     return ModelGeometry(
@@ -158,9 +154,7 @@ def _language_model(config: Mapping[str, object], name: str) -> ConfigFields:
     return fields
 
 
-def _nested(
-    part: Mapping[str, object], outer: Mapping[str, object], name: str, nested_in: str
-) -> ConfigFields:
+def _nested(part: Mapping[str, object], outer: Mapping[str, object], name: str, nested_in: str) -> ConfigFields:
     """A nested language model, with the defaults of its class where it leaves fields out."""
     model_type = part.get("model_type", outer.get("model_type"))
     defaults = CLASS_DEFAULTS.get(model_type, {}) if isinstance(model_type, str) else {}
@@ -168,15 +162,11 @@ def _nested(
     fields = ConfigFields(name, {"model_type": model_type, **omitted, **part}, nested_in)
     if omitted:
         listed = ", ".join(f"{field} {value}" for field, value in omitted.items())
-        fields.assumptions.append(
-            f"{nested_in} leaves out {listed}: taken from the defaults of {model_type!r}"
-        )
+        fields.assumptions.append(f"{nested_in} leaves out {listed}: taken from the defaults of {model_type!r}")
     return fields
 
 
 def _json_type(value: object) -> str:
     if value is None:
         return "null"
-    return {bool: "a true or false", int: "a number", float: "a number", str: "a string", list: "a list"}[
-        type(value)
-    ]
+    return {bool: "a true or false", int: "a number", float: "a number", str: "a string", list: "a list"}[type(value)]

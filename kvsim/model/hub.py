@@ -11,8 +11,7 @@ def fetch_config(repository: str) -> Path:
         from huggingface_hub import hf_hub_download
     except ImportError as error:
         raise ModelError(
-            f"hf:{repository}: fetching from the hub needs huggingface_hub; install it with: "
-            f"pip install 'kvsim[hub]'"
+            f"hf:{repository}: fetching from the hub needs huggingface_hub; install it with: pip install 'kvsim[hub]'"
         ) from error
     name, _, revision = repository.partition("@")
     if name.count("/") != 1 or not all(name.split("/")):

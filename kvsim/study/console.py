@@ -107,7 +107,7 @@ def _request_rows(results: Results) -> list[Row]:
         "could never fit the pool": metrics["rejected_never_fits"],
         "queue full": metrics["rejected_queue_full"],
     }
-    why_rejected = ", ".join(f"{count:,} {reason}" for reason, count in reasons.items() if count)
+    why_rejected = ", ".join(f"{reason}: {count:,}" for reason, count in reasons.items() if count)
     rows = [
         _counted("arrived", metrics["requests"], f"in {_time(metrics['duration_ns'])}, {metrics['steps']:,} steps"),
         _counted("finished", metrics["finished"], "with their whole output"),

@@ -8,13 +8,13 @@ from typing import Any
 
 from attrs import evolve, frozen
 
-import kvsim
+from kvsim import __version__
 from kvsim.engine.config import EngineConfig
 from kvsim.engine.results import Results
 from kvsim.engine.scheduler import Sampled
 from kvsim.engine.simulation import Simulation
 from kvsim.engine.tables import MemoryShape, requests_frame, timeline_frame
-from kvsim.errors import ModelError, ScenarioError
+from kvsim.errors import ModelError, ScenarioError, UnsupportedModelError
 from kvsim.memory.paged import PagedAllocator
 from kvsim.model.catalogue import load_geometry
 from kvsim.model.geometry import ModelGeometry, uniform_geometry
@@ -41,22 +41,17 @@ class Plan:
 
 def plan(scenario: Scenario) -> Plan:
     """Raises ScenarioError where model, memory and engine do not go together."""
-    geometry, token_bytes, formula = _token_cost(scenario)
+    try:
+        geometry = _geometry(scenario)
+        max_model_len = _max_model_len(scenario, geometry)
+        _refuse_what_is_not_simulated(geometry, max_model_len)
+        model = scenario.model
+        ranks = (model.kv_dtype, model.tensor_parallel, model.pipeline_parallel)
+        token_bytes, formula = geometry.bytes_per_token(*ranks), geometry.formula(*ranks)
+    except ModelError as error:
+        raise ScenarioError(scenario.source, [f"model: {error}"]) from None
     shape = _memory_shape(scenario, token_bytes)
-    max_model_len = scenario.engine.max_model_len or geometry.max_model_len
-    if max_model_len is None:
-        raise ScenarioError(
-            scenario.source, ["engine.max_model_len is missing, and the model does not say its longest length"]
-        )
     engine = evolve(scenario.engine, max_model_len=max_model_len)
-    if not engine.enable_chunked_prefill and engine.max_num_batched_tokens < max_model_len:
-        raise ScenarioError(
-            scenario.source,
-            [
-                f"engine.max_num_batched_tokens must be >= the model's max_model_len = {max_model_len:,} with "
-                f"enable_chunked_prefill = false, got {engine.max_num_batched_tokens:,}"
-            ],
-        )
     notes = tuple(_notes(scenario, geometry, shape, max_model_len))
     return Plan(geometry, formula, shape, engine, max_model_len, notes)
 
@@ -76,7 +71,13 @@ def simulate(scenario: Scenario, *, on_progress: Progress | None = None) -> Resu
         watermark_blocks=int(memory.watermark * shape.num_blocks),
         on_outputs=_progress_hook(scenario, on_progress),
     )
-    recorder = simulation.run()
+    try:
+        recorder = simulation.run()
+    except OverflowError:
+        raise ScenarioError(
+            scenario.source,
+            ["workload and engine.latency must end within 292 simulated years: raise the rate or lower the latency"],
+        ) from None
     return Results(
         description=_describe(scenario, planned),
         shape=shape,
@@ -89,20 +90,48 @@ def simulate(scenario: Scenario, *, on_progress: Progress | None = None) -> Resu
     )
 
 
-def _token_cost(scenario: Scenario) -> tuple[ModelGeometry, int, str]:
+def _geometry(scenario: Scenario) -> ModelGeometry:
     model = scenario.model
-    ranks = (model.kv_dtype, model.tensor_parallel, model.pipeline_parallel)
-    try:
-        if model.config is not None:
-            geometry = load_geometry(model.config, scenario.base)
-        else:
-            assert model.num_layers is not None, "the table is consistent"
-            assert model.num_kv_heads is not None, "the table is consistent"
-            assert model.head_dim is not None, "the table is consistent"
-            geometry = uniform_geometry(model.num_layers, model.num_kv_heads, model.head_dim)
-        return geometry, geometry.bytes_per_token(*ranks), geometry.formula(*ranks)
-    except ModelError as error:
-        raise ScenarioError(scenario.source, [f"model: {error}"]) from None
+    if model.config is not None:
+        return evolve(load_geometry(model.config, scenario.base), name=model.config)
+    assert model.num_layers is not None, "the table is consistent"
+    assert model.num_kv_heads is not None, "the table is consistent"
+    assert model.head_dim is not None, "the table is consistent"
+    return uniform_geometry(model.num_layers, model.num_kv_heads, model.head_dim)
+
+
+def _max_model_len(scenario: Scenario, geometry: ModelGeometry) -> int:
+    """What the scenario says, else what the model's config says."""
+    engine = scenario.engine
+    max_model_len = engine.max_model_len or geometry.max_model_len
+    if max_model_len is None:
+        raise ScenarioError(
+            scenario.source, ["engine.max_model_len is missing, and the model does not say its longest length"]
+        )
+    if not engine.enable_chunked_prefill and engine.max_num_batched_tokens < max_model_len:
+        raise ScenarioError(
+            scenario.source,
+            [
+                f"engine.max_num_batched_tokens must be >= the model's max_model_len = {max_model_len:,} with "
+                f"enable_chunked_prefill = false, got {engine.max_num_batched_tokens:,}"
+            ],
+        )
+    return max_model_len
+
+
+def _refuse_what_is_not_simulated(geometry: ModelGeometry, max_model_len: int) -> None:
+    """Every layer must keep every token, so that all layers share one block table.
+
+    A window that no request outgrows keeps every token as well.
+    """
+    for cache in geometry.caches():
+        endless = cache.window is not None and cache.window >= max_model_len
+        simulated = endless or cache.kind in ("full", "mla", "index", "shared", "none")
+        if not simulated or cache.tokens_per_entry > 1:
+            raise UnsupportedModelError(
+                f"{geometry.name} has {cache.kind.replace('_', ' ')} layers; only models whose layers keep every "
+                "token can be simulated so far"
+            )
 
 
 def _memory_shape(scenario: Scenario, token_bytes: int) -> MemoryShape:
@@ -154,7 +183,8 @@ def _notes(scenario: Scenario, geometry: ModelGeometry, shape: MemoryShape, max_
     if needed > available - shape.block_bytes:
         yield (
             f"The real engine would refuse to start: one request of max_model_len = {max_model_len:,} tokens needs "
-            f"{format_bytes(needed)}, and {format_bytes(available - shape.block_bytes)} are usable."
+            f"{format_bytes(needed)}, which is {format_bytes(needed + shape.block_bytes - available)} more than there "
+            "is beside the null block."
         )
     if geometry.max_model_len is not None and max_model_len > geometry.max_model_len:
         yield (
@@ -192,7 +222,7 @@ def _describe(scenario: Scenario, planned: Plan) -> dict[str, Any]:
         "question": scenario.question,
         "seed": scenario.seed,
         "versions": {
-            "kvsim": kvsim.__version__,
+            "kvsim": __version__,
             "python": platform.python_version(),
             **{package: version(package) for package in ("numpy", "polars", "simpy")},
         },

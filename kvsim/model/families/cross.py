@@ -14,8 +14,7 @@ def mllama(config: ConfigFields) -> list[LayerKV]:
     if cross is None:
         raise config.undetermined("cross_attention_layers")
     config.notes.append(
-        f"num_hidden_layers counts the {len(cross)} cross-attention layers; "
-        "those hold image-token KV, not text KV"
+        f"num_hidden_layers counts the {len(cross)} cross-attention layers; those hold image-token KV, not text KV"
     )
     return [evolve(layer, kind="cross") if index in cross else layer for index in range(config.num_layers())]
 

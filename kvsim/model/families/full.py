@@ -41,9 +41,7 @@ def full_attention(config: ConfigFields) -> list[LayerKV]:
 
     Refuses a config with a field that means another kind of cache.
     """
-    strange = next(
-        (name for name in NOT_PLAIN if config.values.get(name) not in (None, False, 0, [], {})), None
-    )
+    strange = next((name for name in NOT_PLAIN if config.values.get(name) not in (None, False, 0, [], {})), None)
     if strange is not None:
         raise UnsupportedModelError(
             f"{config.name}: {strange} means a cache that is not plain attention, "
@@ -118,9 +116,7 @@ def openelm(config: ConfigFields) -> list[LayerKV]:
     kv_heads = config.list_of("num_kv_heads")
     if kv_heads is None:
         raise config.undetermined("num_kv_heads")
-    per_layer = [
-        ConfigFields(config.name, {"num_kv_heads": heads}).required("num_kv_heads") for heads in kv_heads
-    ]
+    per_layer = [ConfigFields(config.name, {"num_kv_heads": heads}).required("num_kv_heads") for heads in kv_heads]
     return [LayerKV("full", heads, head_dim, head_dim) for heads in per_layer]
 
 
@@ -140,8 +136,6 @@ def nemotron_nas(config: ConfigFields) -> list[LayerKV]:
             continue
         group = attention.required("n_heads_in_group")
         if heads.num_query_heads % group:
-            raise config.error(
-                f"{heads.num_query_heads} query heads must be a multiple of n_heads_in_group {group}"
-            )
+            raise config.error(f"{heads.num_query_heads} query heads must be a multiple of n_heads_in_group {group}")
         layers.append(LayerKV("full", heads.num_query_heads // group, heads.head_dim, heads.head_dim))
     return layers

@@ -102,9 +102,7 @@ def compressed(config: ConfigFields) -> list[LayerKV]:
     layers = []
     for index, ratio in enumerate(ratios):
         if not isinstance(ratio, int) or isinstance(ratio, bool) or ratio < 0:
-            raise config.error(
-                f"compress_ratios[{index}] must be a whole number of at least 0, got {ratio!r}"
-            )
+            raise config.error(f"compress_ratios[{index}] must be a whole number of at least 0, got {ratio!r}")
         beside: tuple[LayerKV, ...] = ()
         if ratio:
             beside = (LayerKV("compressed", 1, width, tokens_per_entry=ratio),)

@@ -23,9 +23,7 @@ def _declared_width(config: ConfigFields, default: int | None = None) -> int:
     if declared is None or declared == "auto":
         return default or config.value_bytes()
     if not isinstance(declared, str) or declared not in STATE_WIDTHS:
-        raise config.error(
-            f"mamba_ssm_cache_dtype must be one of {', '.join(STATE_WIDTHS)}, got {declared!r}"
-        )
+        raise config.error(f"mamba_ssm_cache_dtype must be one of {', '.join(STATE_WIDTHS)}, got {declared!r}")
     return STATE_WIDTHS[declared]
 
 
@@ -48,9 +46,7 @@ def _mamba1(config: ConfigFields) -> LayerKV:
 def _mamba2(config: ConfigFields) -> LayerKV:
     """Mamba-2: heads with a state each; the convolution also runs over two vectors a group."""
     pure = config.model_type == "mamba2"
-    heads = config.required(
-        "mamba_num_heads", "mamba_n_heads", "n_mamba_heads", *(["num_heads"] if pure else [])
-    )
+    heads = config.required("mamba_num_heads", "mamba_n_heads", "n_mamba_heads", *(["num_heads"] if pure else []))
     names = ("mamba_head_dim", "mamba_d_head", "mamba_headdim", *(["head_dim"] if pure else []))
     if config.get(*names) in (None, "auto"):
         channels = config.required("mamba_expand", "expand") * config.required(*HIDDEN)
@@ -77,9 +73,7 @@ def _gated_delta_net(config: ConfigFields) -> LayerKV:
     k_dim, v_dim = config.required("linear_key_head_dim"), config.required("linear_value_head_dim")
     columns = config.required("linear_conv_kernel_dim") - 1
     if v_heads % k_heads:
-        raise config.error(
-            f"linear_num_value_heads {v_heads} must be a multiple of linear_num_key_heads {k_heads}"
-        )
+        raise config.error(f"linear_num_value_heads {v_heads} must be a multiple of linear_num_key_heads {k_heads}")
     state = RecurrentState(
         "linear",
         num_heads=k_heads,
@@ -104,9 +98,7 @@ def _short_convolution(config: ConfigFields) -> LayerKV:
     """LFM2: the last inputs of a short convolution."""
     channels = config.count("conv_dim") or config.required(*HIDDEN)
     values = channels * (config.required("conv_L_cache") - 1)
-    state = RecurrentState(
-        "conv", channels, 0, head_conv_values=values, conv_value_bytes=config.value_bytes()
-    )
+    state = RecurrentState("conv", channels, 0, head_conv_values=values, conv_value_bytes=config.value_bytes())
     return LayerKV("recurrent", state=state)
 
 
@@ -254,9 +246,7 @@ def rwkv(config: ConfigFields) -> list[LayerKV]:
     if hidden % head_size:
         raise config.error(f"hidden_size {hidden} must be a multiple of head_size {head_size}")
     heads = hidden // head_size
-    config.notes.append(
-        f"no KV cache; per layer 2 token-shift vectors + {heads}*{head_size}*{head_size} state"
-    )
+    config.notes.append(f"no KV cache; per layer 2 token-shift vectors + {heads}*{head_size}*{head_size} state")
     state = RecurrentState(
         "rwkv",
         num_heads=heads,

@@ -17,11 +17,7 @@ from kvsim.model.geometry import LayerKV
 def all_sliding(config: ConfigFields) -> list[LayerKV]:
     """Mistral, Mixtral, Phi-3, StarCoder2: every layer slides if there is a window that binds."""
     window = config.number(*WINDOW)
-    if (
-        window is None
-        and config.model_type == "mistral"
-        and not any(name in config.values for name in WINDOW)
-    ):
+    if window is None and config.model_type == "mistral" and not any(name in config.values for name in WINDOW):
         config.assumptions.append("sliding_window is not in the file: taken as none")
     if not window or never_binds(config, window):
         return sliding_layers(config, lambda index: False)
