@@ -66,9 +66,7 @@ def extra_value(value: object) -> object:
     if not isinstance(value, str):
         return value
     shares = re.findall(r"(\d+)\*(\d+)/(\d+)", value)
-    total = sum(
-        (Fraction(int(count) * int(size), int(tokens)) for count, size, tokens in shares), Fraction(0)
-    )
+    total = sum((Fraction(int(count) * int(size), int(tokens)) for count, size, tokens in shares), Fraction(0))
     return -(-total.numerator // total.denominator)
 
 
@@ -104,9 +102,7 @@ def check(folder: Path) -> tuple[int, list[str]]:
         except KvsimError as error:
             differing = [("geometry", "determined", str(error))]
         if differing:
-            lines = "".join(
-                f"\n    {name}: expected {theirs}, got {mine}" for name, theirs, mine in differing
-            )
+            lines = "".join(f"\n    {name}: expected {theirs}, got {mine}" for name, theirs, mine in differing)
             problems.append(f"{fact['file']}{lines}")
     without = {path.name for path in folder.glob("*.json")} - {fact["file"] for fact in facts}
     problems += [f"{name}\n    no line in facts.jsonl" for name in sorted(without)]

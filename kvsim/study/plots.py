@@ -17,6 +17,7 @@ from kvsim.units import BYTE_UNITS, TIME_UNITS
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
 
 Array = npt.NDArray[np.float64]
 
@@ -113,7 +114,7 @@ def plot_memory(results: Results, *, ax: "Axes | None" = None) -> "Axes":
             ax.plot(moments, heights, "|", color=_COLOURS[event], markersize=9, label=f"{what} ({count:,})")
     ax.set(ylabel=f"KV cache on one device ({unit})", ylim=(0, pool * 1.12), xlabel=f"time ({time_unit})")
     ax.set_xlim(0, times[-1])
-    ax.legend(loc="upper center", bbox_to_anchor=(0.5, 1.12), ncols=7, frameon=False)
+    ax.legend(loc="upper center", bbox_to_anchor=(0.5, 1.11), ncols=7, frameon=False)
     return ax
 
 
@@ -140,7 +141,7 @@ def plot_requests(results: Results, *, ax: "Axes | None" = None) -> "Axes":
         level = columns.mean(name)
         ax.stairs(level, columns.times / scale, baseline=None, color=_COLOURS[name], linewidth=1.5, label=name)
     ax.set(ylabel="requests", xlabel=f"time ({time_unit})")
-    ax.set_ylim(bottom=0)
+    ax.set_ylim(0, 1.25 * max(1.0, *(columns.mean(name).max() for name in ("waiting", "running"))))
     ax.set_xlim(0, columns.times[-1] / scale)
     ax.legend(loc="upper left", frameon=False, ncols=2)
     return ax
@@ -151,17 +152,23 @@ PLOTS: dict[str, Callable[..., "Axes"]] = {"memory": plot_memory, "slack": plot_
 
 def save_memory_plot(results: Results, path: Path) -> None:
     """The question above memory, slack and requests over the same time, as a PNG of 1600 x 1100 pixels."""
+    from matplotlib import rc_context
     from matplotlib.figure import Figure
 
-    figure = Figure(figsize=(16, 11), dpi=100, layout="constrained")
+    with rc_context({"font.size": 12.5}):
+        figure = Figure(figsize=(16, 11), dpi=100, layout="constrained")
+        _draw_all(results, figure)
+        figure.savefig(path, format="png", metadata={"Software": None})
+
+
+def _draw_all(results: Results, figure: "Figure") -> None:
     axes = figure.subplots(len(PLOTS), 1, sharex=True, height_ratios=(3.2, 1, 1))
     for draw, ax in zip(PLOTS.values(), axes, strict=True):
         draw(results, ax=ax)
         ax.label_outer()
         ax.grid(axis="y", alpha=0.25)
-    figure.suptitle(str(results.description["question"]), fontsize=16, wrap=True)
+    figure.suptitle(str(results.description["question"]), fontsize=18, wrap=True)
     figure.align_ylabels()
-    figure.savefig(path, format="png", metadata={"Software": None})
 
 
 def _new_axes() -> "Axes":

@@ -183,8 +183,8 @@ def _notes(scenario: Scenario, geometry: ModelGeometry, shape: MemoryShape, max_
     if needed > available - shape.block_bytes:
         yield (
             f"The real engine would refuse to start: one request of max_model_len = {max_model_len:,} tokens needs "
-            f"{format_bytes(needed)}, which is {format_bytes(needed + shape.block_bytes - available)} more than there "
-            "is beside the null block."
+            f"{format_bytes(needed)}, which is {format_bytes(needed + shape.block_bytes - available)} more than "
+            "there is beside the null block."
         )
     if geometry.max_model_len is not None and max_model_len > geometry.max_model_len:
         yield (
