@@ -142,6 +142,9 @@ class Simulation:
     def _engine(self) -> Process:
         scheduler, recorder, latency = self.scheduler, self.recorder, self.config.latency
         futile = 0
+        first = EngineEvent(self._env)
+        first.fire()
+        yield first
         while True:
             self._drop_aborted()
             if not scheduler.has_requests:
