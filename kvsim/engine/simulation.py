@@ -214,8 +214,9 @@ class Simulation:
 
     def _abort_later(self, state: RequestState, abort_ns: int) -> Process:
         yield self._env.timeout(max(0, abort_ns - self.now))
-        self._aborted.append(state)
-        self._wake_engine()
+        if state.request.id in self._present:
+            self._aborted.append(state)
+            self._wake_engine()
 
     def _drop_aborted(self) -> None:
         """The engine takes requests out between two steps."""
