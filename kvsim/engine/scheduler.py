@@ -10,6 +10,7 @@ from kvsim.engine.config import EngineConfig
 from kvsim.engine.queue import WAITING_QUEUES, WaitingQueue, urgency
 from kvsim.engine.state import RequestState
 from kvsim.memory.allocator import Allocator, Hit
+from kvsim.rules import MAX_TOKENS
 
 
 @define(slots=True, eq=False)
@@ -72,7 +73,7 @@ class Scheduler:
         threshold = self.config.long_prefill_token_threshold
         budget = self.config.max_num_batched_tokens
         capped = threshold > 0 and len(self.running) + len(self.waiting) > 1
-        cap = min(threshold, budget) if capped else budget
+        cap = threshold if capped else MAX_TOKENS
         budget = self._schedule_running(step, budget, cap)
         if not step.preempted:
             self._admit_waiting(step, budget, cap)

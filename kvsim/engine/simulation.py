@@ -142,6 +142,9 @@ class Simulation:
     def _engine(self) -> Process:
         scheduler, recorder, latency = self.scheduler, self.recorder, self.config.latency
         futile = 0
+        first = EngineEvent(self._env)
+        first.fire()
+        yield first
         while True:
             self._drop_aborted()
             if not scheduler.has_requests:
@@ -211,8 +214,9 @@ class Simulation:
 
     def _abort_later(self, state: RequestState, abort_ns: int) -> Process:
         yield self._env.timeout(max(0, abort_ns - self.now))
-        self._aborted.append(state)
-        self._wake_engine()
+        if state.request.id in self._present:
+            self._aborted.append(state)
+            self._wake_engine()
 
     def _drop_aborted(self) -> None:
         """The engine takes requests out between two steps."""

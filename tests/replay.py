@@ -1,0 +1,258 @@
+"""A recorded case goes through the simulation, and a log in the format of the case comes out.
+
+The format is that of tests/golden/vllm_scheduler/README.md. A step lasts one nanosecond, so times are step
+numbers: what step k decides is decided at time k, and its outputs are there at time k + 1.
+"""
+
+import gzip
+import hashlib
+import json
+from pathlib import Path
+from typing import Any
+
+from kvsim.engine.config import EngineConfig
+from kvsim.engine.latency import LatencyModel
+from kvsim.engine.recorder import Recorder
+from kvsim.engine.scheduler import Sampled, Step
+from kvsim.engine.simulation import Simulation
+from kvsim.engine.state import RequestState
+from kvsim.memory.paged import PagedAllocator
+from kvsim.workload.request import Content, Request, Span, merged
+
+Case = dict[str, Any]
+"""A case as its file has it: config, requests, and what was decided for them."""
+
+NEVER = 10**9
+"""More futile cycles than any log has: the recorded engine does not notice that it goes round in circles."""
+
+DIGEST_EVERY = 100
+
+
+def read_case(path: Path) -> Case:
+    data = path.read_bytes()
+    case: Case = json.loads(gzip.decompress(data) if path.suffix == ".gz" else data)
+    return case
+
+
+def is_supported(case: Case) -> bool:
+    """Whether the engine has this kind of memory: one group of full attention."""
+    return bool(case["config"]["groups"] == [{"type": "full"}])
+
+
+def case_config(case: Case) -> EngineConfig:
+    config = case["config"]
+    same_name = (
+        "max_model_len",
+        "max_num_seqs",
+        "max_num_active_seqs",
+        "max_num_batched_tokens",
+        "enable_chunked_prefill",
+        "long_prefill_token_threshold",
+        "scheduler_reserve_full_isl",
+        "policy",
+    )
+    one_ns_a_step = LatencyModel(base=1, per_prefill_token=0, per_decode_seq=0, per_context_token=0)
+    return EngineConfig(**{name: config[name] for name in same_name}, reject_unservable=False, latency=one_ns_a_step)
+
+
+def case_requests(case: Case) -> list[Request]:
+    """In order of arrival; of those of one step, in the order of the case."""
+    requests = [
+        Request(
+            id=row["id"],
+            arrival_ns=row["arrival_step"],
+            prompt=token_runs(row["prompt_runs"]),
+            output=token_runs([[row["output_base"], row["output_len"]]]),
+            priority=row.get("priority", 0),
+            abort_ns=row.get("abort_step"),
+        )
+        for row in case["requests"]
+    ]
+    return sorted(requests, key=lambda request: request.arrival_ns)
+
+
+def token_runs(runs: list[list[int]]) -> Content:
+    """Runs of token ids: a token id is a position in the one source that has all tokens."""
+    return merged(Span("tokens", first, count) for first, count in runs)
+
+
+def replay(case: Case, *, check: bool = True) -> Case:
+    """What the simulation decides for a case, in the words of the case; `check` recounts memory in every step.
+
+    A log that is cut (`truncated`) is followed up to where it was cut.
+    """
+    return _Replay(case, check).run()
+
+
+class _LogEnds(Exception):
+    """The simulation goes on where the log has ended."""
+
+
+class _Replay:
+    def __init__(self, case: Case, check: bool) -> None:
+        config = case["config"]
+        self.last_step = case["steps"][-1]["step"]
+        self.check = check
+        self.caching = config["enable_prefix_caching"]
+        self.allocator = PagedAllocator(config["num_gpu_blocks"], config["block_size"], self.caching)
+        self.simulation = Simulation(
+            case_config(case),
+            self.allocator,
+            case_requests(case),
+            watermark_blocks=watermark_blocks(case),
+            on_step=self.on_step,
+            on_outputs=self.on_outputs,
+            futile_cycles=NEVER,
+        )
+        self.recorder: Recorder = self.simulation.recorder
+        self.steps: list[Case] = []
+        self.states: dict[int, RequestState] = {}
+        self.table_lengths: dict[int, int] = {}
+        self.end: Case = {}
+
+    def run(self) -> Case:
+        try:
+            self.simulation.run()
+        except _LogEnds:
+            return {**self.end, "truncated": True}
+        ended = [record.ended_ns for record in self.recorder.records.values() if record.ended_ns is not None]
+        self.repeat_idle_steps(max(ended, default=0))
+        if self.check:
+            self.allocator.check()
+        return {**self.how_it_ends(), "stalled": self.simulation.stalled is not None}
+
+    def how_it_ends(self) -> Case:
+        rejected = [id for id, record in self.recorder.records.items() if record.outcome == "rejected"]
+        return {
+            "steps": self.steps,
+            "outcome": [self.outcome(id) for id in self.recorder.records if id not in rejected],
+            "rejected_by_front_end": rejected,
+            "final_free_queue": list(self.allocator.pool.free_queue()),
+        }
+
+    def on_step(self, now: int, step: Step) -> None:
+        if now > self.last_step:
+            raise _LogEnds
+        if self.check:
+            self.allocator.check()
+        self.repeat_idle_steps(now)
+        tables = self.allocator.tables
+        running = [state.request.id for state in self.simulation.scheduler.running]
+        admitted = {state.request.id for state, _hit in step.admitted + step.resumed}
+        self.states.update((state.request.id, state) for state, _hit in step.admitted)
+        alloc = []
+        for state in step.scheduled:
+            id = state.request.id
+            appended = tables[id].blocks[0 if id in admitted else self.table_lengths[id] :]
+            if appended:
+                alloc.append([id, appended])
+        self.table_lengths = {id: len(table.blocks) for id, table in tables.items()}
+        records = self.recorder.records.items()
+        record = {
+            "step": now,
+            "aborted": [id for id, r in records if r.outcome == "aborted" and r.ended_ns == now],
+            "sched": [[state.request.id, num_tokens] for state, num_tokens in step.scheduled.items()],
+            "new": [[state.request.id, hit.num_tokens] for state, hit in step.admitted],
+            "resumed": [[state.request.id, hit.num_tokens] for state, hit in step.resumed],
+            "preempted": [state.request.id for state in step.preempted],
+            "running": running,
+            "waiting": [state.request.id for state in self.simulation.scheduler.waiting],
+            "free": self.allocator.pool.num_free,
+            "nblocks": [len(tables[id].blocks) for id in running],
+            "alloc": alloc,
+            "tables": [list(tables[id].blocks) for id in running],
+            "finished": [],
+        }
+        if self.caching:
+            record["keys"] = self.allocator.pool.num_keys
+        self.steps.append(record)
+        self.note_free_blocks()
+
+    def on_outputs(self, now: int, sampled: Sampled) -> None:
+        self.steps[-1]["finished"] = [state.request.id for state in sampled.finished]
+        self.note_free_blocks()
+        if self.check:
+            self.allocator.check()
+        if now > self.last_step:
+            self.end = self.how_it_ends()
+
+    def note_free_blocks(self) -> None:
+        """The free queue at the end of the step, as far as the step has got."""
+        self.steps[-1]["free_end"] = self.allocator.pool.num_free
+        self.steps[-1]["free_queue"] = list(self.allocator.pool.free_queue())
+
+    def repeat_idle_steps(self, until: int) -> None:
+        """The recorded engine tries in vain in every step; the simulation sleeps until something changes."""
+        while self.steps and not self.steps[-1]["sched"] and not self.steps[-1]["preempted"]:
+            step = self.steps[-1]["step"] + 1
+            if step >= until or not self.is_anyone_there(step):
+                return
+            self.steps.append({**self.steps[-1], "step": step, "aborted": []})
+
+    def is_anyone_there(self, step: int) -> bool:
+        return any(
+            record.request.arrival_ns <= step and (record.ended_ns is None or record.ended_ns > step)
+            for record in self.recorder.records.values()
+        )
+
+    def outcome(self, id: int) -> Case:
+        record = self.recorder.records[id]
+        gone = record.ended_ns is not None
+        aborted = record.outcome == "aborted"
+        return {
+            "id": id,
+            "cached": None if record.admitted_ns is None else record.hit_tokens,
+            "first_token_step": None if record.first_token_ns is None else record.first_token_ns - 1,
+            "finish_step": record.ended_ns if aborted or record.ended_ns is None else record.ended_ns - 1,
+            "preemptions": record.preemptions,
+            "output_len": record.generated_tokens if gone else 0,
+            "reason": ("abort" if aborted else "length") if gone else None,
+        }
+
+
+def watermark_blocks(case: Case) -> int:
+    """Rule 13."""
+    return int(case["config"]["watermark"] * case["config"]["num_gpu_blocks"])
+
+
+def replay_scale(case: Case) -> Case:
+    """Totals of a long run, and a digest over all steps so far after every hundred and at the end."""
+    config = case["config"]
+    allocator = PagedAllocator(config["num_gpu_blocks"], config["block_size"], config["enable_prefix_caching"])
+    digest = hashlib.sha256()
+    digests: list[list[Any]] = []
+    totals = dict.fromkeys(("steps", "scheduled_tokens", "preemptions", "hit_tokens_new", "hit_tokens_resumed"), 0)
+    totals["least_free_blocks"] = config["num_gpu_blocks"]
+    record: list[Any] = []
+
+    def on_step(now: int, step: Step) -> None:
+        new = [[state.request.id, hit.num_tokens] for state, hit in step.admitted]
+        resumed = [[state.request.id, hit.num_tokens] for state, hit in step.resumed]
+        preempted = [state.request.id for state in step.preempted]
+        sched = [[state.request.id, num_tokens] for state, num_tokens in step.scheduled.items()]
+        record[:] = [now, sched, new, resumed, preempted]
+        totals["steps"] += 1
+        totals["scheduled_tokens"] += sum(num_tokens for _id, num_tokens in sched)
+        totals["preemptions"] += len(preempted)
+        totals["hit_tokens_new"] += sum(num_tokens for _id, num_tokens in new)
+        totals["hit_tokens_resumed"] += sum(num_tokens for _id, num_tokens in resumed)
+        totals["least_free_blocks"] = min(totals["least_free_blocks"], allocator.pool.num_free)
+
+    def on_outputs(now: int, sampled: Sampled) -> None:
+        line = [*record, [state.request.id for state in sampled.finished], allocator.pool.num_free]
+        digest.update((json.dumps(line, separators=(",", ":")) + "\n").encode())
+        if totals["steps"] % DIGEST_EVERY == 0:
+            digests.append([totals["steps"], digest.hexdigest()])
+
+    Simulation(
+        case_config(case),
+        allocator,
+        case_requests(case),
+        watermark_blocks=watermark_blocks(case),
+        on_step=on_step,
+        on_outputs=on_outputs,
+        futile_cycles=NEVER,
+    ).run()
+    if totals["steps"] % DIGEST_EVERY:
+        digests.append([totals["steps"], digest.hexdigest()])
+    return {"totals": totals, "digests": digests}
