@@ -27,7 +27,7 @@ app = typer.Typer(
 def main() -> None:
     """Entry point: what kvsim refuses is one message on stderr and exit code 2."""
     try:
-        app()
+        app(prog_name="kvsim")
     except KvsimError as error:
         print(f"error: {error}", file=sys.stderr)
         sys.exit(2)
@@ -62,9 +62,7 @@ def run(
     ] = None,
     set_: Annotated[
         list[str] | None,
-        typer.Option(
-            "--set", metavar="TABLE.KEY=VALUE", help="Override a key; an empty value removes it. Repeatable."
-        ),
+        typer.Option("--set", metavar="TABLE.KEY=VALUE", help="Override a key; an empty value removes it. Repeatable."),
     ] = None,
     json: Annotated[
         bool, typer.Option("--json", help="Print the summary as JSON on stdout, and nothing else.")

@@ -178,8 +178,7 @@ class ModelGeometry:
         counts = layers_per_stage(len(self.layers), pipeline_parallel)
         starts = [sum(counts[:stage]) for stage in range(pipeline_parallel)]
         return tuple(
-            evolve(self, layers=self.layers[start : start + count])
-            for start, count in zip(starts, counts, strict=True)
+            evolve(self, layers=self.layers[start : start + count]) for start, count in zip(starts, counts, strict=True)
         )
 
     def heaviest_stage(
@@ -290,9 +289,7 @@ class ModelGeometry:
         return f"{' + '.join(terms) or 'no layer keeps tokens'} = {total:,} B"
 
 
-def uniform_geometry(
-    num_layers: int, num_kv_heads: int, head_dim: int, name: str = "given geometry"
-) -> ModelGeometry:
+def uniform_geometry(num_layers: int, num_kv_heads: int, head_dim: int, name: str = "given geometry") -> ModelGeometry:
     """A model of `num_layers` equal full-attention layers (MHA, GQA or MQA)."""
     layer = LayerKV("full", num_kv_heads, head_dim, head_dim)
     return ModelGeometry(name, (layer,) * num_layers)
@@ -322,9 +319,7 @@ def _formula_term(cache: LayerKV, kv_dtype: KVDtype, tensor_parallel: int) -> st
     if cache.fixed_entry_bytes is not None:
         return f"{size} B index key{per}"
     heads = cache.num_kv_heads_on_rank(tensor_parallel)
-    shape = (
-        f"{heads} KV heads x ({cache.k_dim} K + {cache.v_dim} V)" if cache.v_dim else f"{cache.k_dim} latent values"
-    )
+    shape = f"{heads} KV heads x ({cache.k_dim} K + {cache.v_dim} V)" if cache.v_dim else f"{cache.k_dim} latent values"
     if kv_dtype in FORMATS and FORMATS[kv_dtype].scale_bytes == 0:
         return f"{shape} x {FORMATS[kv_dtype].bits / 8:g} B{per}"
     return f"{size} B{per} ({shape} in {kv_dtype} with its scales)"

@@ -70,7 +70,8 @@ class TimeColumns:
         if self.is_exact:
             return level
         first = np.searchsorted(self._seconds, self.times[:-1], side="right") - 1
-        highest: Array = np.maximum.reduceat(level, first)
+        last = np.searchsorted(self._seconds, self.times[1:], side="left") - 1
+        highest: Array = np.maximum(np.maximum.reduceat(level, first), level[last])
         return highest
 
     def moments(self, event: str) -> Array:

@@ -61,8 +61,7 @@ class TableReader:
         attributes = attrs.fields(attrs.resolve_types(cls))
         hooks = {a.name: self._field_hook(a) for a in attributes if a.metadata.get("in_file", True)}
         overrides: dict[str, Any] = {
-            a.name: override(struct_hook=hooks[a.name]) if a.name in hooks else override(omit=True)
-            for a in attributes
+            a.name: override(struct_hook=hooks[a.name]) if a.name in hooks else override(omit=True) for a in attributes
         }
         structure = make_dict_structure_fn(cls, self._converter, **overrides)
 

@@ -174,9 +174,7 @@ class Generated(Consistent):
             priorities = [0] * _CHUNK
             if self.priority is not None:
                 priorities = self.priority.sample(streams["priorities"], _CHUNK).tolist()
-            for gap, prompt, output, prefix, priority in zip(
-                gaps, prompts, outputs, prefixes, priorities, strict=True
-            ):
+            for gap, prompt, output, prefix, priority in zip(gaps, prompts, outputs, prefixes, priorities, strict=True):
                 arrival_ns += gap
                 spans = [Span(f"user:{request_id}", 0, prompt)]
                 if self.prefixes is not None:

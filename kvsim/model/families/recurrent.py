@@ -89,9 +89,7 @@ def _lightning(config: ConfigFields) -> LayerKV:
     """MiniMax: a square state for each query head, fp32 in vLLM."""
     heads = config.heads()
     values = heads.num_query_heads * heads.head_dim**2
-    return LayerKV(
-        "recurrent", state=RecurrentState("linear", heads.num_query_heads, values, recurrent_value_bytes=4)
-    )
+    return LayerKV("recurrent", state=RecurrentState("linear", heads.num_query_heads, values, recurrent_value_bytes=4))
 
 
 def _short_convolution(config: ConfigFields) -> LayerKV:

@@ -1,0 +1,330 @@
+"""simulate: a scenario in, results out."""
+
+import hashlib
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import polars as pl
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from kvsim.errors import ScenarioError, TraceError
+from kvsim.study.files import write_results
+from kvsim.study.run import simulate
+from kvsim.study.scenario import load_scenario
+from tests.study.checks import check_conservation
+from tests.study.makers import TINY, TINY_TRACE, write_scenario
+
+SCENARIOS = Path(__file__).parents[2] / "scenarios"
+SHIPPED = sorted(path for path in SCENARIOS.glob("*.toml") if "trace" not in path.name)
+
+
+def run(folder: Path, *overrides: str, text: str = TINY):
+    return simulate(load_scenario(write_scenario(folder, text), overrides))
+
+
+def refusal(folder: Path, *overrides: str, text: str = TINY) -> str:
+    with pytest.raises(ScenarioError) as caught:
+        run(folder, *overrides, text=text)
+    (problem,) = caught.value.problems
+    return problem
+
+
+@pytest.mark.parametrize("path", SHIPPED, ids=lambda path: path.stem)
+def test_shipped_scenarios_run_and_conserve(path: Path) -> None:
+    results = simulate(load_scenario(path))
+    check_conservation(results)
+    assert results.stalled is None
+
+
+def test_the_pressure_scenario_shows_what_its_name_says() -> None:
+    metrics = simulate(load_scenario(SCENARIOS / "what_breaks_under_memory_pressure.toml")).metrics
+    for name in ("refused", "preempted", "rejected_prompt_too_long", "rejected_queue_full", "timed_out"):
+        assert metrics[name], f"{name} happens"
+
+
+def test_sharing_saves_what_the_sharing_scenario_shares() -> None:
+    path = SCENARIOS / "what_does_a_shared_system_prompt_save.toml"
+    shared = simulate(load_scenario(path)).metrics
+    alone = simulate(load_scenario(path, ("memory.prefix_sharing=false",))).metrics
+    assert alone["hit_tokens"] == alone["shared_saving_peak_bytes"] == 0
+    # All but the first use of each of the three prompts finds all of its 2,048 tokens.
+    assert shared["hit_tokens"] == (1500 - 3) * 2048
+    assert shared["preempted"] == 0
+    assert alone["preempted"]
+
+
+def test_one_request_by_hand(tmp_path: Path) -> None:
+    """10 prompt and 3 output tokens at block size 4, one step each: 10, 11, 12 slots in 3 blocks of 512 bytes."""
+    results = run(
+        tmp_path,
+        "workload={kind='constant',rate=1,num_requests=1,prompt={kind='fixed',value=10},output={kind='fixed',value=3}}",
+        "engine.latency={base='1 ms',per_prefill_token='0 ns',per_decode_seq='0 ns',per_context_token='0 ns'}",
+    )
+    token_bytes = 2 * 1 * (4 + 4) * 2
+    assert results.shape.token_bytes == token_bytes == 32
+    columns = ("time_ns", "allocated_bytes", "live_bytes", "cached_bytes", "running", "waiting", "finished")
+    ms = 10**6
+    assert results.timeline.select(columns).rows() == [
+        (0, 0, 0, 0, 0, 0, 0),
+        (1000 * ms, 3 * 128, 10 * 32, 0, 1, 0, 0),
+        (1001 * ms, 3 * 128, 11 * 32, 0, 1, 0, 0),
+        (1002 * ms, 3 * 128, 12 * 32, 0, 1, 0, 0),
+        (1003 * ms, 0, 0, 3 * 128, 0, 0, 1),
+    ]
+    metrics = results.metrics
+    assert metrics["steps"] == 3
+    assert metrics["duration_ns"] == 1003 * ms
+    assert metrics["slack_share"] == pytest.approx((2 + 1 + 0) / 36)
+    assert metrics["allocated_mean_bytes"] == pytest.approx(3 * 128 * 3 / 1003)
+
+
+def test_worked_by_hand_for_an_8b_model(tmp_path: Path) -> None:
+    """131,072 bytes a token; one sequence of 8,192 tokens takes 1 GiB and eight at once take 8 GiB."""
+    rows = [
+        {"timestamp": 0, "input_length": 8191, "output_length": 2, "hash_ids": list(range(16 * i, 16 * i + 16))}
+        for i in range(8)
+    ]
+    (tmp_path / "eight.jsonl").write_text("\n".join(json.dumps(row) for row in rows))
+    for limit in (1, 8):
+        results = run(
+            tmp_path,
+            "model={num_layers=32,num_kv_heads=8,head_dim=128}",
+            "memory={budget='9 GiB',block_size=16}",
+            f"workload={{kind='trace',path='eight.jsonl',format='mooncake',limit={limit}}}",
+            "engine={max_model_len=8193,max_num_batched_tokens=65536}",
+        )
+        assert results.shape.token_bytes == 131_072
+        assert results.metrics["live_peak_bytes"] == limit * 2**30
+        assert results.metrics["allocated_peak_bytes"] == limit * 2**30
+
+
+def test_a_hundred_tokens_at_block_16_hold_seven_blocks(tmp_path: Path) -> None:
+    results = run(
+        tmp_path,
+        "memory.block_size=16",
+        "workload={kind='constant',rate=1,num_requests=1,prompt={kind='fixed',value=100},output={kind='fixed',value=1}}",
+        "engine.max_num_batched_tokens=128",
+    )
+    token = results.shape.token_bytes
+    assert results.metrics["allocated_peak_bytes"] == 7 * 16 * token
+    assert results.metrics["slack_peak_bytes"] == 12 * token
+
+
+def test_two_requests_with_one_shared_prefix(tmp_path: Path) -> None:
+    """64 shared tokens at block 16 are four blocks, held once; each adds a block of 10 own tokens."""
+    results = run(
+        tmp_path,
+        "memory.block_size=16",
+        "workload={kind='constant',rate=1000000,num_requests=2,prompt={kind='fixed',value=10},"
+        "output={kind='fixed',value=2},prefixes={count=1,tokens=64}}",
+        "engine.max_num_batched_tokens=256",
+    )
+    token = results.shape.token_bytes
+    assert results.requests["hit_tokens"].to_list() == [0, 64]
+    both_prefilled = results.timeline.filter(pl.col("running") == 2).row(0, named=True)
+    assert both_prefilled["allocated_bytes"] == (4 + 1 + 1) * 16 * token
+    assert both_prefilled["live_bytes"] == (64 + 10 + 11) * token
+    assert both_prefilled["logical_bytes"] == (74 + 75) * token
+    assert both_prefilled["shared_saving_bytes"] == 64 * token
+
+
+def test_the_last_token_never_holds_kv(tmp_path: Path) -> None:
+    """P + O - 1 slots: 13 + 4 - 1 = 16 tokens fit in the four usable blocks of 4; one more output does not."""
+    fits = (
+        "workload={kind='constant',rate=1,num_requests=1,prompt={kind='fixed',value=13},output={kind='fixed',value=%d}}"
+    )
+    results = run(tmp_path, "memory.num_blocks=5", fits % 4)
+    assert results.metrics["finished"] == 1
+    assert results.metrics["live_peak_bytes"] == 16 * results.shape.token_bytes
+    assert run(tmp_path, "memory.num_blocks=5", fits % 5).metrics["rejected_never_fits"] == 1
+
+
+def test_a_request_that_reaches_max_model_len_is_cut(tmp_path: Path) -> None:
+    results = run(tmp_path, "engine.max_model_len=20", "workload.prompt={kind='fixed',value=15}")
+    assert set(results.requests["outcome"]) == {"finished", "cut"}
+    cut = results.requests.filter(pl.col("outcome") == "cut")
+    assert set(cut["generated_tokens"]) == {5}
+
+
+def test_prompts_of_max_model_len_are_rejected(tmp_path: Path) -> None:
+    results = run(tmp_path, "engine.max_model_len=15")
+    rejected = results.requests.filter(pl.col("outcome") == "rejected")
+    assert rejected.height > 0
+    assert set(rejected["reason"]) == {"prompt_too_long"}
+    assert rejected["prompt_tokens"].min() == 15
+    check_conservation(results)
+
+
+def test_without_rejection_an_unservable_request_blocks_the_engine(tmp_path: Path) -> None:
+    results = run(tmp_path, "memory.num_blocks=6", "engine.reject_unservable=false")
+    check_conservation(results)
+    assert results.stalled is not None
+    assert "blocks the queue for ever: its " in results.stalled
+    assert results.metrics["unfinished"]
+    assert run(tmp_path, "memory.num_blocks=6").stalled is None
+
+
+def test_trace_without_content_shares_nothing_and_says_so(tmp_path: Path) -> None:
+    results = run(tmp_path, text=TINY_TRACE)
+    check_conservation(results)
+    assert results.requests["arrival_ns"].to_list() == [0, 319_410_000, 819_410_100]
+    assert results.metrics["hit_tokens"] == 0
+    assert any("does not say what prompts contain" in note for note in results.notes)
+    assert run(tmp_path, "memory.prefix_sharing=false", text=TINY_TRACE).notes == ()
+
+
+def test_an_engine_that_would_not_start_is_said_in_one_line(tmp_path: Path) -> None:
+    assert run(tmp_path, "memory.num_blocks=33").notes == ()
+    (note,) = run(tmp_path, "memory.num_blocks=32").notes
+    assert note.startswith(
+        "The real engine would refuse to start: one request of max_model_len = 128 tokens needs 4 KiB"
+    )
+
+
+@pytest.mark.parametrize(
+    ("overrides", "problem"),
+    [
+        (
+            ("memory.num_blocks=", "memory.budget=200 B"),
+            "memory.budget must hold at least two blocks of 128 B, as the engine keeps one, got 200 B",
+        ),
+        (
+            ("memory.num_blocks=", "memory.budget=1 TiB"),
+            "memory.budget must not hold more than 16,777,216 blocks, got 8,589,934,592: raise block_size",
+        ),
+        (("engine.max_model_len=",), "engine.max_model_len is missing, and the model does not say its longest length"),
+        (("model={config='llama-3.1-8c'}",), None),
+        (("model={config='none.json'}",), None),
+        (("model={config='gemma-3-1b'}", "engine.max_model_len=1024"), None),
+        (("model={config='qwen2.5-7b',tensor_parallel=8}",), None),
+        (
+            ("workload.num_requests=", "workload.duration=1 ns"),
+            "workload.duration must last until the first request arrives",
+        ),
+        (
+            ("workload.num_requests=20000", "workload.rate=1e-7"),
+            "workload and engine.latency must end within 292 simulated years: raise the rate or lower the latency",
+        ),
+    ],
+)
+def test_what_does_not_go_together_is_refused(tmp_path: Path, overrides: tuple[str, ...], problem: str | None) -> None:
+    said = refusal(tmp_path, *overrides)
+    assert said == problem if problem else said.startswith("model: ")
+
+
+def test_an_empty_trace_is_refused(tmp_path: Path) -> None:
+    path = write_scenario(tmp_path, TINY_TRACE)
+    (tmp_path / "trace.csv").write_text("TIMESTAMP,ContextTokens,GeneratedTokens\n")
+    with pytest.raises(TraceError, match="has no requests"):
+        simulate(load_scenario(path))
+
+
+def test_max_model_len_comes_from_the_model(tmp_path: Path) -> None:
+    results = run(tmp_path, "model={config='llama-3.1-8b'}", "engine={}")
+    assert results.description["geometry"]["max_model_len"] == 131_072
+    assert results.worst_case_bytes == 256 * 131_072 * 131_072
+
+
+def digests(results: object, folder: Path) -> dict[str, str]:
+    folder.mkdir()
+    write_results(results, folder, ("summary", "timeline", "requests", "plot"))  # type: ignore[arg-type]
+    return {path.name: hashlib.sha256(path.read_bytes()).hexdigest() for path in sorted(folder.iterdir())}
+
+
+def test_equal_scenario_and_seed_give_equal_bytes(tmp_path: Path) -> None:
+    first = digests(run(tmp_path), tmp_path / "first")
+    again = digests(run(tmp_path), tmp_path / "again")
+    other = digests(run(tmp_path, "seed=4"), tmp_path / "other")
+    assert first == again
+    assert all(first[name] != other[name] for name in first)
+
+
+def test_results_do_not_depend_on_hashing_or_threads(tmp_path: Path) -> None:
+    """In fresh processes, as hash randomisation and thread pools are set at their start."""
+    path = write_scenario(tmp_path)
+    outcomes = []
+    for hash_seed, threads in (("0", "1"), ("1", "2"), ("17", "8")):
+        out = tmp_path / hash_seed
+        subprocess.run(
+            [sys.executable, "-c", "from kvsim.cli import main; main()", "run", str(path), "--out", str(out)],
+            check=True,
+            capture_output=True,
+            env={"PYTHONHASHSEED": hash_seed, "POLARS_MAX_THREADS": threads, "PYTHONPATH": str(SCENARIOS.parent)},
+        )
+        outcomes.append({file.name: file.read_bytes() for file in out.iterdir()})
+    assert len(outcomes[0]) == 4
+    assert outcomes[0] == outcomes[1] == outcomes[2]
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("worlds")
+
+
+@st.composite
+def worlds(draw: st.DrawFn) -> tuple[str, ...]:
+    lengths = st.integers(1, 40)
+    low, high = sorted((draw(lengths), draw(lengths)))
+    return (
+        f"seed={draw(st.integers(0, 1000))}",
+        f"memory.num_blocks={draw(st.integers(2, 60))}",
+        f"memory.block_size={draw(st.sampled_from([1, 2, 3, 4, 7, 16]))}",
+        f"memory.prefix_sharing={draw(st.sampled_from(['true', 'false']))}",
+        f"memory.watermark={draw(st.sampled_from([0.0, 0.1, 0.5]))}",
+        f"workload.rate={draw(st.sampled_from([1.0, 50.0, 1000.0]))}",
+        f"workload.num_requests={draw(st.integers(1, 40))}",
+        f"workload.prompt={{kind='uniform',min={low},max={high}}}",
+        f"workload.output={{kind='uniform',min=1,max={draw(lengths)}}}",
+        f"workload.prefixes={{count={draw(st.integers(1, 3))},tokens={draw(lengths)}}}",
+        f"workload.priority={{kind='uniform',min=1,max={draw(st.integers(1, 3))}}}",
+        f"engine.policy={draw(st.sampled_from(['fcfs', 'priority']))}",
+        f"engine.max_num_seqs={draw(st.integers(1, 8))}",
+        f"engine.max_num_batched_tokens={draw(st.integers(8, 64))}",
+        f"engine.max_model_len={draw(st.integers(2, 80))}",
+        f"engine.long_prefill_token_threshold={draw(st.sampled_from([0, 3, 16]))}",
+        f"engine.scheduler_reserve_full_isl={draw(st.sampled_from(['true', 'false']))}",
+        f"engine.reject_unservable={draw(st.sampled_from(['true', 'false']))}",
+        *draw(st.sampled_from([(), ("engine.timeout=50 ms",), ("engine.timeout=1 s", "engine.max_waiting=3")])),
+    )
+
+
+@given(overrides=worlds())
+def test_conservation_over_random_scenarios(
+    tmp_path_factory: pytest.TempPathFactory, overrides: tuple[str, ...]
+) -> None:
+    results = run(tmp_path_factory.mktemp("world"), *overrides)
+    check_conservation(results)
+
+
+REPLAYS = {
+    "azure_24000": ("azure2023/AzureLLMInferenceTrace_conv.csv", "azure", 16, 24_000, 19_366),
+    "azure_2000": ("azure2023/AzureLLMInferenceTrace_conv.csv", "azure", 16, 2_000, 19_366),
+    "mooncake_16": ("mooncake/conversation_trace.jsonl.gz", "mooncake", 16, 24_000, 12_031),
+    "mooncake_512": ("mooncake/conversation_trace.jsonl.gz", "mooncake", 512, 750, 12_031),
+}
+
+
+@pytest.mark.parametrize("replay", REPLAYS)
+def test_public_traces_replay_to_the_end(shared: Path, replay: str) -> None:
+    path, form, block_size, num_blocks, num_requests = REPLAYS[replay]
+    scenario = load_scenario(
+        SCENARIOS / "replay_a_trace_of_your_own.toml",
+        (
+            f"workload.path={(shared / 'traces' / path).resolve()}",
+            f"workload.format={form}",
+            "memory.budget=",
+            f"memory.num_blocks={num_blocks}",
+            f"memory.block_size={block_size}",
+            "engine.max_model_len=131072",
+        ),
+    )
+    results = simulate(scenario)
+    check_conservation(results)
+    assert results.stalled is None
+    assert results.metrics["requests"] == num_requests
+    assert bool(results.metrics["hit_tokens"]) == (form == "mooncake")
+    assert any("does not say what prompts contain" in note for note in results.notes) == (form == "azure")

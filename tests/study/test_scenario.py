@@ -1,0 +1,231 @@
+"""The scenario file: what it may say, and how it is told what is wrong."""
+
+from pathlib import Path
+
+import pytest
+from attrs import evolve
+
+from kvsim.engine.latency import LatencyModel
+from kvsim.errors import ScenarioError
+from kvsim.study.scenario import Scenario, load_scenario, scenario_dict
+from kvsim.workload.generate import Fixed, Gamma, Lognormal, Poisson, Uniform
+from kvsim.workload.traces import Trace
+from tests.study.makers import TINY_TRACE, write_scenario
+
+
+def problems(path: Path, *overrides: str) -> list[str]:
+    with pytest.raises(ScenarioError) as caught:
+        load_scenario(path, overrides)
+    return caught.value.problems
+
+
+def test_every_table_becomes_its_class(tmp_path: Path) -> None:
+    scenario = load_scenario(write_scenario(tmp_path))
+    assert scenario.question == "Does a tiny pool do?"
+    assert scenario.base == tmp_path
+    assert isinstance(scenario.workload, Poisson)
+    assert scenario.workload.prompt == Uniform(1, 30)
+    assert scenario.memory.block_size == 4
+    assert scenario.engine.max_num_seqs == 8
+    assert scenario.engine.latency == LatencyModel()
+
+
+def test_trace_workload(tmp_path: Path) -> None:
+    scenario = load_scenario(write_scenario(tmp_path, TINY_TRACE))
+    assert scenario.workload == Trace(path="trace.csv", format="azure")
+
+
+def test_sizes_and_times_carry_units(tmp_path: Path) -> None:
+    scenario = load_scenario(
+        write_scenario(tmp_path),
+        (
+            "memory.num_blocks=",
+            "memory.budget=1.5 MiB",
+            "engine.timeout=2.5 s",
+            "engine.latency.base=9 ms",
+            "engine.latency.per_context_token=3 ns",
+            "workload.duration=2 min",
+        ),
+    )
+    assert scenario.memory.budget == 1_572_864
+    assert scenario.engine.timeout == 2_500_000_000
+    assert scenario.engine.latency.base == 9_000_000
+    assert scenario.engine.latency.per_context_token == 3
+    assert scenario.workload.duration == 120 * 10**9  # type: ignore[union-attr]
+
+
+@pytest.mark.parametrize(
+    ("written", "budget"),
+    [("24 GiB", 24 * 2**30), ("24 GB", 24 * 10**9), ("4096", 4096), ("'8 kB'", 8000), ("0.5KiB", 512)],
+)
+def test_gb_and_gib_are_told_apart(tmp_path: Path, written: str, budget: int) -> None:
+    scenario = load_scenario(write_scenario(tmp_path), ("memory.num_blocks=", f"memory.budget={written}"))
+    assert scenario.memory.budget == budget
+
+
+def test_an_override_is_as_good_as_the_file(tmp_path: Path) -> None:
+    path = write_scenario(tmp_path)
+    overridden = load_scenario(path, ("workload.kind=gamma", "workload.cv=2", "seed=9", "workload.prompt.max=7"))
+    assert overridden.seed == 9
+    assert overridden.workload == Gamma(
+        rate=100.0, cv=2.0, num_requests=40, prompt=Uniform(1, 7), output=Uniform(1, 20)
+    )
+
+
+def test_an_override_may_make_a_table(tmp_path: Path) -> None:
+    scenario = load_scenario(
+        write_scenario(tmp_path), ("study.write=['summary']", "workload.prompt={kind='fixed',value=3}")
+    )
+    assert scenario.study.write == ("summary",)
+    assert scenario.workload.prompt == Fixed(3)  # type: ignore[union-attr]
+
+
+def test_all_problems_are_reported_at_once(tmp_path: Path) -> None:
+    assert problems(
+        write_scenario(tmp_path),
+        "question=",
+        "seed=1.5",
+        "model.kv_dtype=fp6",
+        "model.config=llama-3.1-8b",
+        "memory.block_size=0",
+        "memory.bugdet=24 GiB",
+        "memory.prefix_sharing=1",
+        "workload.rate=-1.0",
+        "workload.cv=2",
+        "workload.prompt.max='x'",
+        "workload.output.min=900",
+        "engine.latency.base=8",
+        "engine.policy=fcsf",
+    )[:-1] == [
+        "question is missing",
+        "seed must be a whole number, got 1.5",
+        "model.kv_dtype must be one of bf16, fp16, fp32, fp8, int8, int4, fp8_per_token_head, int8_per_token_head, "
+        "int4_per_token_head, mxfp8, mxfp4, nvfp4, q8_0, q5_1, q5_0, q4_1, q4_0, iq4_nl, kivi4_g32, kivi2_g32, "
+        "kivi4_g64, kivi2_g64, fp8_ds_mla, nvfp4_ds_mla, got 'fp6'",
+        "model: config and num_layers, num_kv_heads, head_dim contradict each other: give one or the other",
+        "memory.block_size must be between 1 and 1,000,000,000, got 0",
+        "memory.prefix_sharing must be true or false, got 1",
+        "memory.bugdet: unknown key (did you mean budget?)",
+        "workload.prompt.max must be a whole number, got 'x'",
+        "workload.output: max must be >= min = 900, got 20",
+        "workload.rate must be > 0 and at most 1,000,000, got -1.0",
+        "workload.cv: unknown key (known: prompt, output, prefixes, priority, num_requests, duration, rate)",
+        "engine.policy must be one of fcfs, priority, got 'fcsf'",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("override", "problem"),
+    [
+        (
+            "model.num_layers=",
+            "model: config, or else num_layers, num_kv_heads, head_dim, must be given; missing: num_layers",
+        ),
+        ("model.num_layers=0", "model.num_layers must be between 1 and 10,000, got 0"),
+        ("memory.num_blocks=1", "memory.num_blocks must be between 2 and 16,777,216, got 1"),
+        ("memory.budget=8 GiB", "memory: one of budget and num_blocks must be given, and not both"),
+        ("memory.num_blocks=", "memory: one of budget and num_blocks must be given, and not both"),
+        ("memory.block_size='16'", "memory.block_size must be a whole number, got '16'"),
+        ("memory.block_size=16.0", "memory.block_size must be a whole number, got 16.0"),
+        ("memory.watermark=1.5", "memory.watermark must be between 0 and 1, got 1.5"),
+        ("memory.watermark=nan", "memory.watermark must be a number, got nan"),
+        ("memory=3", "memory must be a table, got 3"),
+        ("workload.kind=", "workload needs a kind: one of poisson, gamma, constant, trace"),
+        (
+            "workload.kind=weird",
+            "workload must have a kind that is one of poisson, gamma, constant, trace, got 'weird'",
+        ),
+        ("workload.rate=", "workload.rate is missing"),
+        ("workload.rate=inf", "workload.rate must be a number, got inf"),
+        ("workload.rate=true", "workload.rate must be a number, got True"),
+        ("workload.num_requests=", "workload: num_requests or duration must be given"),
+        ("workload.num_requests=0", "workload.num_requests must be >= 1, got 0"),
+        ("workload.prompt=7", "workload.prompt must be a table with a kind, got 7"),
+        (
+            "workload.prompt.kind=normal",
+            "workload.prompt must have a kind that is one of fixed, uniform, lognormal, got 'normal'",
+        ),
+        ("workload.prompt.min=0", "workload.prompt.min must be between 1 and 1,000,000,000, got 0"),
+        (
+            "workload.prompt={kind='lognormal',mean=9}",
+            "workload.prompt: two of mean, p50 and sigma must be given, and not the third",
+        ),
+        ("workload.prompt={kind='lognormal',mean=9,p50=12}", "workload.prompt: mean must be >= p50 = 12.0, got 9.0"),
+        ("workload.prefixes={count=0,tokens=5}", "workload.prefixes.count must be between 1 and 1,000,000, got 0"),
+        ("engine.max_num_seqs=0", "engine.max_num_seqs must be >= 1, got 0"),
+        ("engine.timeout=30", "engine.timeout must be a time with its unit such as '8 ms' or '40 us', got 30"),
+        ("engine.timeout=0 s", "engine.timeout must be >= 1, got 0"),
+        ("engine.latency.base=0 ms", "engine.latency.base must be >= 1, got 0"),
+        ("engine.max_num_batched_tokens=4", "engine.max_num_batched_tokens must be >= max_num_seqs = 8, got 4"),
+        (
+            "engine.enable_chunked_prefill=false",
+            "engine.max_num_batched_tokens must be >= max_model_len = 128 with enable_chunked_prefill = false, got 64",
+        ),
+        ("study.write=['memory']", "study.write must be one of summary, timeline, requests, plot, got 'memory'"),
+        ("study.write=plot", "study.write must be a list, got 'plot'"),
+        ("extra=1", "extra: unknown key (known: question, seed, model, memory, workload, engine, study)"),
+        ("seed=-1", "seed must be between 0 and 9,223,372,036,854,775,807, got -1"),
+        ("question=' '", "question must not be empty"),
+    ],
+)
+def test_one_problem_has_one_sentence(tmp_path: Path, override: str, problem: str) -> None:
+    assert problems(write_scenario(tmp_path), override) == [problem]
+
+
+def test_a_message_names_the_file(tmp_path: Path) -> None:
+    path = write_scenario(tmp_path)
+    with pytest.raises(ScenarioError) as caught:
+        load_scenario(path, ("memory.block_size=0",))
+    assert str(caught.value) == f"{path}: memory.block_size must be between 1 and 1,000,000,000, got 0"
+
+
+@pytest.mark.parametrize("override", ["memory.block_size", "=3", "memory.=3"])
+def test_an_override_is_a_key_and_a_value(tmp_path: Path, override: str) -> None:
+    assert problems(write_scenario(tmp_path), override) == [f"must be table.key=value, got {override!r}"]
+
+
+def test_an_override_cannot_go_below_a_value(tmp_path: Path) -> None:
+    assert problems(write_scenario(tmp_path), "seed.x=3") == ["seed is not a table, got 'seed.x=3'"]
+
+
+@pytest.mark.parametrize(
+    ("content", "problem"),
+    [
+        (b"question = ", "not TOML: Invalid value (at end of document)"),
+        (b"\xff\xfe", "not UTF-8 text"),
+    ],
+)
+def test_what_is_no_toml_is_said(tmp_path: Path, content: bytes, problem: str) -> None:
+    path = tmp_path / "scenario.toml"
+    path.write_bytes(content)
+    assert problems(path) == [problem]
+
+
+def test_missing_files_and_folders_are_said(tmp_path: Path) -> None:
+    assert problems(tmp_path / "none.toml") == ["cannot be read: No such file or directory"]
+    assert problems(tmp_path) == ["cannot be read: Is a directory"]
+
+
+def test_the_tables_come_back_with_defaults_filled_in(tmp_path: Path) -> None:
+    tables = scenario_dict(load_scenario(write_scenario(tmp_path)))
+    assert tables["workload"] == {
+        "kind": "poisson",
+        "prompt": {"kind": "uniform", "min": 1, "max": 30},
+        "output": {"kind": "uniform", "min": 1, "max": 20},
+        "num_requests": 40,
+        "rate": 100.0,
+    }
+    assert tables["memory"] == {"num_blocks": 33, "block_size": 4, "prefix_sharing": True, "watermark": 0.0}
+    assert tables["engine"]["latency"]["base"] == 8_000_000
+    assert "base" not in tables
+
+
+def test_rules_hold_from_python_too(tmp_path: Path) -> None:
+    scenario = load_scenario(write_scenario(tmp_path))
+    assert isinstance(scenario, Scenario)
+    with pytest.raises(ValueError, match="rate must be > 0"):
+        evolve(scenario.workload, rate=0.0)
+    with pytest.raises(ValueError, match="max must be >= min"):
+        Uniform(5, 4)
+    with pytest.raises(ValueError, match="two of mean, p50 and sigma"):
+        Lognormal(mean=5.0)

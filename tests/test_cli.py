@@ -1,0 +1,174 @@
+"""The command line: what it prints, where, and how it ends."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from tests.study.makers import TINY_TRACE, write_scenario
+
+ROOT = Path(__file__).parents[1]
+
+
+def command(*arguments: str | Path) -> list[str]:
+    return [sys.executable, "-c", "from kvsim.cli import main; main()", *map(str, arguments)]
+
+
+def environment() -> dict[str, str]:
+    return {**os.environ, "PYTHONPATH": str(ROOT), "COLUMNS": "200"}
+
+
+def kvsim(*arguments: str | Path) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(command(*arguments), capture_output=True, text=True, env=environment())
+
+
+def refused(*arguments: str | Path) -> str:
+    """The one message of a command that kvsim refuses: exit code 2, no traceback, nothing on stdout."""
+    done = kvsim(*arguments)
+    assert done.returncode == 2, done.stderr
+    assert done.stdout == ""
+    assert "Traceback" not in done.stderr
+    assert done.stderr.startswith("error: ")
+    return done.stderr.removeprefix("error: ").removesuffix("\n")
+
+
+def test_run_prints_a_table_and_writes_four_files(tmp_path: Path) -> None:
+    done = kvsim("run", write_scenario(tmp_path), "--out", tmp_path / "out")
+    assert done.returncode == 0
+    assert done.stderr == "", "no progress bar where nobody watches"
+    for line in (
+        "bytes per token",
+        "worst case",
+        "utilization",
+        "fragmentation",
+        "refused",
+        "preempted",
+        "prefix hits",
+    ):
+        assert line in done.stdout
+    assert "2 layers x 1 KV heads x (4 K + 4 V) x 2 B = 32 B" in done.stdout
+    assert "not an out-of-memory predictor and not a throughput benchmark" in done.stdout
+    names = ["memory.png", "requests.parquet", "summary.json", "timeline.parquet"]
+    assert sorted(path.name for path in (tmp_path / "out").iterdir()) == names
+
+
+def test_run_without_out_writes_nothing(tmp_path: Path) -> None:
+    path = write_scenario(tmp_path)
+    before = sorted(tmp_path.iterdir())
+    assert kvsim("run", path).returncode == 0
+    assert sorted(tmp_path.iterdir()) == before
+
+
+def test_json_is_alone_on_stdout_and_equals_the_file(tmp_path: Path) -> None:
+    done = kvsim("run", write_scenario(tmp_path), "--json", "--out", tmp_path / "out")
+    assert json.loads(done.stdout)["metrics"]["requests"] == 40
+    assert done.stdout == (tmp_path / "out" / "summary.json").read_text()
+
+
+def test_set_overrides_a_key(tmp_path: Path) -> None:
+    done = kvsim("run", write_scenario(tmp_path), "--json", "--set", "memory.block_size=2", "--set", "seed=8")
+    summary = json.loads(done.stdout)
+    assert summary["scenario"]["memory"]["block_size"] == 2
+    assert summary["seed"] == 8
+
+
+def test_plot_draws_the_same_picture_again(tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    kvsim("run", write_scenario(tmp_path), "--out", out)
+    first = (out / "memory.png").read_bytes()
+    (out / "memory.png").unlink()
+    assert kvsim("plot", out).returncode == 0
+    assert (out / "memory.png").read_bytes() == first
+    assert kvsim("plot", out, "--out", tmp_path / "elsewhere.png").returncode == 0
+    assert (tmp_path / "elsewhere.png").read_bytes() == first
+
+
+def test_a_stalled_run_says_who_blocks_it(tmp_path: Path) -> None:
+    path = write_scenario(tmp_path)
+    done = kvsim("run", path, "--set", "memory.num_blocks=6", "--set", "engine.reject_unservable=false")
+    assert done.returncode == 0
+    assert "Stopped: request" in done.stdout
+    assert "unfinished" in done.stdout
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        ("TIMESTAMP,ContextTokens\n2023-11-16 18:15:46.68,1\n", "trace.csv:1: column GeneratedTokens is missing"),
+        ("TIMESTAMP,ContextTokens,GeneratedTokens\nyesterday,1,1\n", "trace.csv:2: TIMESTAMP must look like"),
+        ("TIMESTAMP,ContextTokens,GeneratedTokens\n", "trace.csv: has no requests"),
+        ("", "trace.csv: has no requests"),
+    ],
+)
+def test_a_trace_that_cannot_be_used_is_refused(tmp_path: Path, content: str, message: str) -> None:
+    path = write_scenario(tmp_path, TINY_TRACE)
+    (tmp_path / "trace.csv").write_text(content)
+    assert message in refused("run", path, "--out", tmp_path / "out")
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_bad_line_far_into_a_trace_leaves_no_file(tmp_path: Path) -> None:
+    path = write_scenario(tmp_path, TINY_TRACE)
+    with (tmp_path / "trace.csv").open("a") as trace:
+        trace.write("\r\n2023-11-16 18:15:48.0,0,4\r\n")
+    said = refused("run", path, "--out", tmp_path / "out" / "deep")
+    assert said == f"{tmp_path}/trace.csv:5: ContextTokens must be a whole number from 1 to 1,000,000,000, got 0"
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_cut_off_gzip_is_refused(tmp_path: Path) -> None:
+    import gzip
+
+    path = write_scenario(tmp_path, TINY_TRACE)
+    whole = gzip.compress((tmp_path / "trace.csv").read_bytes())
+    (tmp_path / "trace.csv").write_bytes(whole[:-12])
+    assert "the gzip stream is cut off" in refused("run", path)
+
+
+def test_what_is_no_scenario_is_refused(tmp_path: Path) -> None:
+    assert refused("run", tmp_path / "none.toml") == f"{tmp_path}/none.toml: cannot be read: No such file or directory"
+    assert refused("run", tmp_path) == f"{tmp_path}: cannot be read: Is a directory"
+    path = write_scenario(tmp_path)
+    assert "memory.block_size" in refused("run", path, "--set", "memory.block_size=0")
+    assert "--set: must be table.key=value" in refused("run", path, "--set", "memory")
+
+
+def test_an_output_that_cannot_be_written_is_refused_before_the_run(tmp_path: Path) -> None:
+    path = write_scenario(tmp_path)
+    assert refused("run", path, "--out", path / "below") == f"{path}/below: cannot be written to: Not a directory"
+    assert refused("run", path, "--out", path) == f"{path}: cannot be written to: File exists"
+
+
+def test_ctrl_c_leaves_nothing_behind_and_exits_with_130(tmp_path: Path) -> None:
+    path = write_scenario(tmp_path)
+    endless = ("--set", "workload.num_requests=100000000", "--out", tmp_path / "out")
+    process = subprocess.Popen(command("run", path, *endless), env=environment(), stderr=subprocess.PIPE, text=True)
+    deadline = time.monotonic() + 30
+    while not (tmp_path / "out").exists():
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+    time.sleep(0.5)
+    process.send_signal(signal.SIGINT)
+    _, said = process.communicate(timeout=30)
+    assert process.returncode == 130
+    assert "Traceback" not in said
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize("arguments", [(), ("run",), ("plot",)])
+def test_every_command_has_help(arguments: tuple[str, ...]) -> None:
+    done = kvsim(*arguments, "--help")
+    assert done.returncode == 0
+    assert "Usage: kvsim" in done.stdout
+
+
+def test_version_and_unknown_words() -> None:
+    assert kvsim("--version").stdout.startswith("kvsim 0.")
+    done = kvsim("simulate")
+    assert done.returncode == 2
+    assert "No such command" in done.stderr
