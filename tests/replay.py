@@ -91,7 +91,7 @@ class _LogEnds(Exception):
 class _Replay:
     def __init__(self, case: Case, check: bool) -> None:
         config = case["config"]
-        self.last_step = case["steps"][-1]["step"]
+        self.last_step = case["steps"][-1]["step"] if case["steps"] else -1
         self.check = check
         self.caching = config["enable_prefix_caching"]
         self.allocator = PagedAllocator(config["num_gpu_blocks"], config["block_size"], self.caching)
@@ -108,15 +108,15 @@ class _Replay:
         self.steps: list[Case] = []
         self.states: dict[int, RequestState] = {}
         self.table_lengths: dict[int, int] = {}
-        self.end: Case = {}
+        self.end: Case = self.how_it_ends()
 
     def run(self) -> Case:
         try:
             self.simulation.run()
         except _LogEnds:
             return {**self.end, "truncated": True}
-        ended = [record.ended_ns for record in self.recorder.records.values() if record.ended_ns is not None]
-        self.repeat_idle_steps(max(ended, default=0))
+        records = self.recorder.records.values()
+        self.repeat_idle_steps(max((r.ended_ns or 0 for r in records if r.outcome == "aborted"), default=0))
         if self.check:
             self.allocator.check()
         return {**self.how_it_ends(), "stalled": self.simulation.stalled is not None}

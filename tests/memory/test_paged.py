@@ -1,0 +1,441 @@
+from typing import NamedTuple
+
+import pytest
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+
+from kvsim.memory.allocator import NO_HIT, Hit, Occupancy
+from kvsim.memory.paged import PagedAllocator
+from kvsim.workload.request import Content, Request, Source, Span, merged
+
+
+def make_allocator(blocks: int = 33, block_size: int = 16, prefix_sharing: bool = True) -> PagedAllocator:
+    """`blocks` counts the null block."""
+    return PagedAllocator(blocks, block_size, prefix_sharing)
+
+
+def make_request(id: int, own: int = 0, *, shared: int = 0, output: int = 10) -> Request:
+    """A prompt of `shared` tokens that all requests have in common and `own` tokens that nobody else has."""
+    prompt = merged([Span("sys", 0, shared), Span(f"user:{id}", 0, own)])
+    return Request(id, 0, prompt, (Span(f"out:{id}", 0, output),))
+
+
+def admit(allocator: PagedAllocator, request: Request, num_tokens: int | None = None) -> Hit:
+    """Admit as a scheduler with an endless token budget would, all or the first `num_tokens` of the prompt."""
+    hit = allocator.find_hit(request, request.prompt_tokens)
+    num_tokens = num_tokens or request.prompt_tokens
+    assert allocator.admit(request, hit, num_tokens, request.prompt_tokens, 0)
+    allocator.check()
+    return hit
+
+
+def run_and_leave(allocator: PagedAllocator, request: Request, output: int = 1) -> None:
+    """Prefill, decode `output` tokens, the last of which is never computed, and free."""
+    admit(allocator, request)
+    assert allocator.grow(request, request.prompt_tokens + output - 1)
+    allocator.free(request)
+    allocator.check()
+
+
+class Snapshot(NamedTuple):
+    queue: list[int]
+    counts: list[int]
+    num_keys: int
+    tables: dict[int, list[int]]
+    occupancy: Occupancy
+
+
+def snapshot(allocator: PagedAllocator) -> Snapshot:
+    """All that can be seen of an allocator."""
+    pool = allocator.pool
+    return Snapshot(
+        list(pool.free_queue()),
+        [pool.ref_count(block) for block in range(pool.num_blocks)],
+        pool.num_keys,
+        {id: list(table.blocks) for id, table in allocator.tables.items()},
+        allocator.occupancy(),
+    )
+
+
+# one request
+
+
+def test_a_hundred_tokens_at_block_size_16_hold_7_blocks_with_12_slots_of_tail_slack() -> None:
+    allocator = make_allocator(blocks=33)
+    admit(allocator, make_request(0, own=100))
+    occupancy = allocator.occupancy()
+    assert allocator.tables[0].blocks == [1, 2, 3, 4, 5, 6, 7]
+    assert occupancy == Occupancy(
+        allocated_blocks=7, cached_blocks=0, blank_blocks=25, live_tokens=100, logical_tokens=100
+    )
+    assert occupancy.allocated_blocks * 16 - occupancy.live_tokens == 12
+
+
+@pytest.mark.parametrize(("tokens", "blocks"), [(1, 1), (15, 1), (16, 1), (17, 2), (32, 2), (33, 3)])
+def test_tokens_take_whole_blocks(tokens: int, blocks: int) -> None:
+    allocator = make_allocator()
+    assert allocator.blocks_for(tokens) == blocks
+    admit(allocator, make_request(0, own=tokens))
+    assert allocator.occupancy().allocated_blocks == blocks
+
+
+def test_at_block_size_1_there_is_no_slack() -> None:
+    allocator = make_allocator(blocks=33, block_size=1)
+    admit(allocator, make_request(0, own=20))
+    occupancy = allocator.occupancy()
+    assert occupancy.allocated_blocks == occupancy.live_tokens == 20
+
+
+def test_growing_inside_the_last_block_takes_none() -> None:
+    allocator = make_allocator()
+    request = make_request(0, own=14)
+    admit(allocator, request)
+    for num_tokens, blocks in ((15, [1]), (16, [1]), (17, [1, 2])):
+        assert allocator.grow(request, num_tokens)
+        allocator.check()
+        assert allocator.tables[0].blocks == blocks
+        assert allocator.occupancy().live_tokens == num_tokens
+
+
+def test_a_prompt_that_comes_in_chunks_holds_only_what_has_come() -> None:
+    allocator = make_allocator()
+    request = make_request(0, own=100)
+    admit(allocator, request, num_tokens=40)
+    assert allocator.occupancy()[:4] == (3, 0, 29, 40)
+    assert allocator.grow(request, 100)
+    assert allocator.occupancy()[:4] == (7, 0, 25, 100)
+
+
+def test_what_a_request_leaves_is_cached_where_full_and_blank_where_not() -> None:
+    allocator = make_allocator()
+    run_and_leave(allocator, make_request(0, own=100))
+    assert allocator.occupancy() == Occupancy(
+        allocated_blocks=0, cached_blocks=6, blank_blocks=26, live_tokens=0, logical_tokens=0
+    )
+    assert list(allocator.pool.free_queue()) == [7, *range(8, 33), 6, 5, 4, 3, 2, 1]
+
+
+def test_without_prefix_sharing_all_blocks_go_to_the_front() -> None:
+    allocator = make_allocator(prefix_sharing=False)
+    run_and_leave(allocator, make_request(0, own=100))
+    assert allocator.occupancy()[:3] == (0, 0, 32)
+    assert list(allocator.pool.free_queue()) == [7, 6, 5, 4, 3, 2, 1, *range(8, 33)]
+    assert allocator.find_hit(make_request(0, own=100), 100) is NO_HIT
+    assert allocator.pool.num_keys == 0
+
+
+@pytest.mark.parametrize(("tokens", "fits"), [(0, True), (1, True), (64, True), (65, False)])
+def test_what_fits_in_an_empty_pool_is_what_its_usable_blocks_hold(tokens: int, fits: bool) -> None:
+    allocator = make_allocator(blocks=5)
+    assert allocator.fits_empty_pool(tokens) is fits
+    admit(allocator, make_request(0, own=64))
+    assert allocator.fits_empty_pool(tokens) is fits
+
+
+# sharing
+
+
+def test_two_requests_with_a_shared_prefix_hold_its_blocks_once() -> None:
+    """64 shared tokens at block size 16 are 4 blocks; 36 and 20 own tokens take 3 and 2 more."""
+    allocator = make_allocator(blocks=33)
+    assert admit(allocator, make_request(0, shared=64, own=36)) == Hit(0, [])
+    assert admit(allocator, make_request(1, shared=64, own=20)) == Hit(64, [1, 2, 3, 4])
+    assert allocator.tables[1].blocks == [1, 2, 3, 4, 8, 9]
+    assert allocator.occupancy() == Occupancy(
+        allocated_blocks=9, cached_blocks=0, blank_blocks=23, live_tokens=100 + 20, logical_tokens=100 + 84
+    )
+    assert [allocator.pool.ref_count(block) for block in (1, 4, 5, 8)] == [2, 2, 1, 1]
+
+
+def test_the_shared_blocks_stay_until_both_have_left() -> None:
+    allocator = make_allocator(blocks=33)
+    first, second = make_request(0, shared=64, own=36), make_request(1, shared=64, own=20)
+    admit(allocator, first)
+    admit(allocator, second)
+    allocator.free(first)
+    allocator.check()
+    # Of the first one's own three blocks two were full.
+    assert allocator.occupancy() == Occupancy(6, 2, 24, 84, 84)
+    allocator.free(second)
+    allocator.check()
+    assert allocator.occupancy() == Occupancy(0, 7, 25, 0, 0)
+
+
+def test_a_request_hits_what_another_has_left() -> None:
+    allocator = make_allocator(blocks=33)
+    run_and_leave(allocator, make_request(0, shared=64, own=36))
+    assert admit(allocator, make_request(1, shared=64, own=20)) == Hit(64, [1, 2, 3, 4])
+    # The blank block 7 first, then those never used.
+    assert allocator.tables[1].blocks == [1, 2, 3, 4, 7, 8]
+    assert allocator.occupancy() == Occupancy(6, 2, 24, 84, 84)
+
+
+def test_a_prefix_that_ends_inside_a_block_is_shared_up_to_the_boundary_before() -> None:
+    allocator = make_allocator()
+    admit(allocator, make_request(0, shared=63, own=37))
+    assert admit(allocator, make_request(1, shared=63, own=37)).num_tokens == 48
+
+
+def test_a_fully_cached_prompt_recomputes_its_last_block_into_a_new_one() -> None:
+    allocator = make_allocator()
+    run_and_leave(allocator, make_request(0, shared=64))
+    assert admit(allocator, make_request(1, shared=64)) == Hit(48, [1, 2, 3])
+    assert allocator.tables[1].blocks == [1, 2, 3, 5]
+    # The last block of the first request is still there, and still the one that is found.
+    assert allocator.find_hit(make_request(2, shared=65), 65) == Hit(64, [1, 2, 3, 4])
+    assert allocator.pool.num_keys == 4
+
+
+@pytest.mark.parametrize(("known", "hit_tokens"), [(64, 48), (65, 64), (48, 32), (17, 16), (16, 0), (1, 0)])
+def test_at_most_all_known_tokens_but_one_are_hit(known: int, hit_tokens: int) -> None:
+    allocator = make_allocator()
+    run_and_leave(allocator, make_request(0, shared=64, own=16))
+    assert allocator.find_hit(make_request(1, shared=64, own=16), known).num_tokens == hit_tokens
+
+
+def test_blocks_are_found_as_soon_as_they_are_allocated_full() -> None:
+    """A request admitted later in the same step hits them; of a chunk, only what has been scheduled."""
+    allocator = make_allocator()
+    request = make_request(0, shared=64, own=36)
+    admit(allocator, request, num_tokens=40)
+    assert allocator.find_hit(make_request(1, shared=64), 64).num_tokens == 32
+    allocator.grow(request, 47)
+    assert allocator.find_hit(make_request(1, shared=64), 64).num_tokens == 32
+    allocator.grow(request, 48)
+    assert allocator.find_hit(make_request(1, shared=64), 64).num_tokens == 48
+
+
+def test_a_later_turn_hits_the_output_of_an_earlier_one() -> None:
+    allocator = make_allocator()
+    first = make_request(0, own=40, output=30)
+    run_and_leave(allocator, first, output=30)
+    turn = Request(1, 0, merged([*first.prompt, *first.output, Span("user:1", 0, 20)]), (Span("out:1", 0, 1),))
+    # 40 + 30 - 1 tokens were written: four full blocks.
+    assert allocator.find_hit(turn, turn.prompt_tokens).num_tokens == 64
+
+
+def test_equal_prompts_side_by_side_are_not_merged_afterwards() -> None:
+    allocator = make_allocator()
+    first, second = make_request(0, shared=64), make_request(1, shared=64)
+    admit(allocator, first, num_tokens=16)
+    admit(allocator, second, num_tokens=32)
+    allocator.grow(first, 64)
+    allocator.grow(second, 64)
+    allocator.check()
+    assert allocator.tables[0].blocks == [1, 3, 4, 5]
+    assert allocator.tables[1].blocks == [1, 2, 6, 7]
+    # Of equal blocks the one published first is found.
+    assert allocator.find_hit(make_request(2, shared=65), 65).blocks == [1, 2, 4, 5]
+    assert allocator.occupancy() == Occupancy(7, 0, 25, 7 * 16, 128)
+
+
+# refusals
+
+
+def test_admission_needs_room_for_all_that_must_fit() -> None:
+    allocator = make_allocator(blocks=5)
+    request = make_request(0, own=65)
+    before = snapshot(allocator)
+    assert not allocator.admit(request, NO_HIT, 16, must_fit_tokens=65, spare_blocks=0)
+    assert snapshot(allocator) == before
+    assert allocator.admit(request, NO_HIT, 16, must_fit_tokens=64, spare_blocks=0)
+
+
+def test_admission_leaves_the_spare_blocks_over() -> None:
+    allocator = make_allocator(blocks=5)
+    request = make_request(0, own=48)
+    before = snapshot(allocator)
+    assert not allocator.admit(request, NO_HIT, 48, 48, spare_blocks=2)
+    assert snapshot(allocator) == before
+    assert allocator.admit(request, NO_HIT, 48, 48, spare_blocks=1)
+
+
+def test_hits_in_the_free_queue_cost_a_free_block_each() -> None:
+    """4 usable blocks, 3 of them cached: 2 hits out of the queue and 2 new ones fill it, 3 new ones do not fit."""
+    allocator = make_allocator(blocks=5)
+    run_and_leave(allocator, make_request(0, shared=48))
+    too_long, fits = make_request(1, shared=32, own=33), make_request(2, shared=32, own=32)
+    hit = allocator.find_hit(too_long, 65)
+    assert hit == Hit(32, [1, 2])
+    before = snapshot(allocator)
+    assert not allocator.admit(too_long, hit, 65, 65, 0)
+    assert snapshot(allocator) == before
+    assert admit(allocator, fits) == hit
+    assert allocator.tables[2].blocks == [1, 2, 4, 3]
+
+
+def test_hits_in_use_cost_nothing() -> None:
+    allocator = make_allocator(blocks=5)
+    admit(allocator, make_request(0, shared=48))
+    assert admit(allocator, make_request(1, shared=48, own=16)) == Hit(48, [1, 2, 3])
+    assert allocator.pool.num_free == 0
+
+
+def test_growth_may_use_the_last_block_and_is_refused_behind_it() -> None:
+    allocator = make_allocator(blocks=3)
+    request = make_request(0, own=16, output=20)
+    admit(allocator, request)
+    assert allocator.grow(request, 32)
+    before = snapshot(allocator)
+    assert not allocator.grow(request, 33)
+    assert snapshot(allocator) == before
+
+
+def test_a_refused_admission_is_not_remembered() -> None:
+    allocator = make_allocator(blocks=5)
+    first, second = make_request(0, own=64), make_request(1, own=64)
+    admit(allocator, first)
+    assert not allocator.admit(second, NO_HIT, 64, 64, 0)
+    allocator.free(first)
+    assert admit(allocator, second) == NO_HIT
+
+
+def test_a_request_is_admitted_with_nothing_in_its_hands() -> None:
+    allocator = make_allocator()
+    request = make_request(0, own=16)
+    admit(allocator, request)
+    with pytest.raises(AssertionError, match="nothing in its hands"):
+        allocator.admit(request, NO_HIT, 16, 16, 0)
+
+
+def test_questions_change_nothing() -> None:
+    allocator = make_allocator()
+    run_and_leave(allocator, make_request(0, shared=64, own=36))
+    admit(allocator, make_request(1, shared=64))
+    before = snapshot(allocator)
+    allocator.find_hit(make_request(2, shared=64, own=20), 84)
+    allocator.fits_empty_pool(10_000)
+    allocator.occupancy()
+    allocator.blocks_for(100)
+    assert snapshot(allocator) == before
+
+
+@pytest.mark.parametrize("counter", ["_live_tokens", "_logical_tokens"])
+def test_check_finds_a_wrong_counter(counter: str) -> None:
+    allocator = make_allocator()
+    admit(allocator, make_request(0, own=20))
+    setattr(allocator, counter, 21)
+    with pytest.raises(AssertionError, match="agree with the tables"):
+        allocator.check()
+
+
+# random life
+
+SOURCES = ("a", "b")
+
+
+def explicit(content: Content) -> list[tuple[Source, int]]:
+    return [(source, start + i) for source, start, length in content for i in range(length)]
+
+
+class AllocatorAgainstTokens(RuleBasedStateMachine):
+    """Random admissions, growth and departures against explicit tokens.
+
+    `written` remembers what was computed into each block since it was last handed out as new: whoever is given a
+    block as a hit must find its own tokens there.
+    """
+
+    @initialize(blocks=st.integers(2, 10), block_size=st.integers(1, 4), prefix_sharing=st.booleans())
+    def make(self, blocks: int, block_size: int, prefix_sharing: bool) -> None:
+        self.allocator = make_allocator(blocks, block_size, prefix_sharing)
+        self.block_size = block_size
+        self.prefix_sharing = prefix_sharing
+        self.written: dict[int, list[tuple[Source, int]]] = {}
+        self.inside: dict[int, tuple[Request, int]] = {}
+        self.next_id = 0
+
+    def resident(self, prefix: list[tuple[Source, int]]) -> bool:
+        return prefix in self.written.values()
+
+    def note(self, request: Request, num_tokens: int, new_blocks: list[int]) -> None:
+        tokens = explicit(request.prompt + request.output)
+        for block in new_blocks:
+            self.written.pop(block, None)
+        for index, block in enumerate(self.allocator.tables[request.id].blocks):
+            self.written[block] = tokens[: min((index + 1) * self.block_size, num_tokens)]
+        self.inside[request.id] = request, num_tokens
+
+    @rule(
+        runs=st.lists(
+            st.builds(Span, st.sampled_from(SOURCES), st.integers(0, 1), st.integers(1, 6)), min_size=1, max_size=3
+        ),
+        data=st.data(),
+        spare=st.sampled_from([0, 0, 1]),
+    )
+    def admit(self, runs: list[Span], data: st.DataObject, spare: int) -> None:
+        request = Request(self.next_id, 0, merged(runs), (Span(data.draw(st.sampled_from(SOURCES)), 6, 8),))
+        self.next_id += 1
+        known = request.prompt_tokens
+        tokens = explicit(request.prompt)
+        expected = 0
+        ends = range(self.block_size, known, self.block_size) if self.prefix_sharing else ()
+        for end in ends:
+            if not self.resident(tokens[:end]):
+                break
+            expected = end
+        hit = self.allocator.find_hit(request, known)
+        assert hit.num_tokens == expected
+        for index, block in enumerate(hit.blocks):
+            assert self.written[block] == tokens[: (index + 1) * self.block_size]
+
+        num_tokens = data.draw(st.integers(hit.num_tokens + 1, known))
+        must_fit = data.draw(st.sampled_from([num_tokens, known]))
+        before = snapshot(self.allocator)
+        idle = sum(block in before.queue for block in hit.blocks)
+        need = -(-must_fit // self.block_size) - len(hit.blocks) + idle
+        admitted = self.allocator.admit(request, hit, num_tokens, must_fit, spare)
+        assert admitted == (need + spare <= len(before.queue))
+        if not admitted:
+            assert snapshot(self.allocator) == before
+            return
+        blocks = self.allocator.tables[request.id].blocks
+        assert blocks[: len(hit.blocks)] == hit.blocks
+        new = blocks[len(hit.blocks) :]
+        # New blocks come from the front of what the hits have left of the queue.
+        assert new == [block for block in before.queue if block not in hit.blocks][: len(new)]
+        self.note(request, num_tokens, new)
+
+    @precondition(lambda self: self.inside)
+    @rule(data=st.data(), more=st.integers(1, 4))
+    def grow(self, data: st.DataObject, more: int) -> None:
+        request, num_tokens = self.inside[data.draw(st.sampled_from(sorted(self.inside)))]
+        num_tokens = min(num_tokens + more, request.prompt_tokens + request.output_tokens - 1)
+        before = snapshot(self.allocator)
+        held = len(before.tables[request.id])
+        need = -(-num_tokens // self.block_size) - held
+        grown = self.allocator.grow(request, num_tokens)
+        assert grown == (need <= len(before.queue))
+        if not grown:
+            assert snapshot(self.allocator) == before
+            return
+        new = self.allocator.tables[request.id].blocks[held:]
+        assert new == before.queue[: len(new)]
+        self.note(request, num_tokens, new)
+
+    @precondition(lambda self: self.inside)
+    @rule(data=st.data())
+    def free(self, data: st.DataObject) -> None:
+        id = data.draw(st.sampled_from(sorted(self.inside)))
+        request, num_tokens = self.inside.pop(id)
+        table = list(self.allocator.tables[id].blocks)
+        self.allocator.free(request)
+        for index, block in enumerate(table):
+            full = (index + 1) * self.block_size <= num_tokens
+            if self.allocator.pool.ref_count(block) == 0 and not (full and self.prefix_sharing):
+                del self.written[block]
+
+    @invariant()
+    def agrees(self) -> None:
+        allocator = self.allocator
+        allocator.check()
+        held = {block for table in allocator.tables.values() for block in table.blocks}
+        occupancy = allocator.occupancy()
+        assert occupancy.allocated_blocks == len(held)
+        assert sum(occupancy[:3]) == allocator.pool.num_blocks - 1
+        assert occupancy.logical_tokens == sum(num_tokens for _request, num_tokens in self.inside.values())
+        # Written slots of a block: what lies beyond the last boundary before its end.
+        size = self.block_size
+        assert occupancy.live_tokens == sum((len(self.written[block]) - 1) % size + 1 for block in held)
+
+
+TestAllocatorAgainstTokens = AllocatorAgainstTokens.TestCase
