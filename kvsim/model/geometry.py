@@ -6,14 +6,14 @@ Bytes of one token in one layer (K and V, any attention that keeps both):
 
 and of one sequence of T tokens, each layer keeping only what it needs:
 
-    full, mla        bytes x T                      grows for ever
-    sliding_window   bytes x min(T, window)         the last `window` tokens
-    chunked_local    bytes x (T mod window)         since the last multiple of `window`
-    compressed       bytes x floor(T / r)           one entry for r tokens
-    index            bytes x floor(T / r)           keys that pick what sparse attention reads
-    cross            bytes x source tokens          image or encoder tokens, constant while decoding
-    recurrent        state bytes                    constant
-    shared, none     nothing                        reads another layer's cache, or has no attention
+    full, mla        bytes x T                          grows for ever
+    sliding_window   bytes x min(T, window)             the last `window` tokens
+    chunked_local    bytes x (1 + (T - 1) mod window)   the chunk of `window` tokens so far
+    compressed       bytes x floor(T / r)               one entry for r tokens
+    index            bytes x floor(T / r)               keys that pick what sparse attention reads
+    cross            bytes x source tokens              image or encoder tokens, constant while decoding
+    recurrent        state bytes                        constant
+    shared, none     nothing                            reads another layer's cache, or has no attention
 """
 
 from fractions import Fraction

@@ -16,11 +16,15 @@ STATE_WIDTHS = {"float32": 4, "bfloat16": 2, "float16": 2}
 """Bytes of a recurrent value by the name that a config declares it with."""
 
 
-def _declared_width(config: ConfigFields, default: int | None = None) -> int:
-    """Bytes of a recurrent value: as declared, else `default` or the model's own dtype (vLLM's "auto")."""
+def _state_width(config: ConfigFields, default: int | None = None) -> int:
+    """Bytes of a recurrent value: as declared, else vLLM's choice: `default` or the model's own dtype."""
     declared = config.get("mamba_ssm_cache_dtype", "mamba_ssm_dtype")
     if declared is None or declared == "auto":
-        return default or config.value_bytes()
+        width = default or config.value_bytes()
+        config.assumptions.append(
+            f"recurrent state in {width}-byte values, as vLLM keeps it unless told otherwise"
+        )
+        return width
     if not isinstance(declared, str) or declared not in STATE_WIDTHS:
         raise config.error(
             f"mamba_ssm_cache_dtype must be one of {', '.join(STATE_WIDTHS)}, got {declared!r}"
@@ -39,7 +43,7 @@ def _mamba1(config: ConfigFields) -> LayerKV:
         recurrent_values=channels * config.required("mamba_d_state", "state_size"),
         head_conv_values=channels * columns,
         conv_value_bytes=config.value_bytes(),
-        recurrent_value_bytes=_declared_width(config),
+        recurrent_value_bytes=_state_width(config),
     )
     return LayerKV("recurrent", state=state)
 
@@ -65,7 +69,7 @@ def _mamba2(config: ConfigFields) -> LayerKV:
         num_groups=config.required("n_groups", "mamba_n_groups", "mamba_ngroups"),
         group_conv_values=2 * states * columns,
         conv_value_bytes=config.value_bytes(),
-        recurrent_value_bytes=_declared_width(config),
+        recurrent_value_bytes=_state_width(config),
     )
     return LayerKV("recurrent", state=state)
 
@@ -85,7 +89,7 @@ def _gated_delta_net(config: ConfigFields) -> LayerKV:
         recurrent_values=v_heads * v_dim * k_dim,
         head_conv_values=(2 * k_heads * k_dim + v_heads * v_dim) * columns,
         conv_value_bytes=config.value_bytes(),
-        recurrent_value_bytes=_declared_width(config),
+        recurrent_value_bytes=_state_width(config),
     )
     return LayerKV("recurrent", state=state)
 
@@ -93,10 +97,13 @@ def _gated_delta_net(config: ConfigFields) -> LayerKV:
 def _lightning(config: ConfigFields) -> LayerKV:
     """MiniMax: a square state for each query head, fp32 in vLLM."""
     heads = config.heads()
-    values = heads.num_query_heads * heads.head_dim**2
-    return LayerKV(
-        "recurrent", state=RecurrentState("linear", heads.num_query_heads, values, recurrent_value_bytes=4)
+    state = RecurrentState(
+        "linear",
+        num_heads=heads.num_query_heads,
+        recurrent_values=heads.num_query_heads * heads.head_dim**2,
+        recurrent_value_bytes=_state_width(config, default=4),
     )
+    return LayerKV("recurrent", state=state)
 
 
 def _short_convolution(config: ConfigFields) -> LayerKV:
@@ -193,7 +200,7 @@ def kimi_linear(config: ConfigFields) -> list[LayerKV]:
         recurrent_values=heads * width * width,
         head_conv_values=3 * heads * width * (section.required("short_conv_kernel_size") - 1),
         conv_value_bytes=config.value_bytes(),
-        recurrent_value_bytes=_declared_width(config, default=4),
+        recurrent_value_bytes=_state_width(config, default=4),
     )
     return _either(config, attention.__contains__, latent_layer(config), LayerKV("recurrent", state=state))
 
@@ -260,6 +267,6 @@ def rwkv(config: ConfigFields) -> list[LayerKV]:
         recurrent_values=hidden * head_size,
         head_conv_values=2 * hidden,
         conv_value_bytes=config.value_bytes(),
-        recurrent_value_bytes=config.value_bytes(),
+        recurrent_value_bytes=_state_width(config),
     )
     return [LayerKV("recurrent", state=state)] * config.num_layers()
