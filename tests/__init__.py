@@ -1,0 +1,1 @@
+"""Tests of kvsim, and checks of it against folders of known figures."""
