@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 
 from kvsim.errors import UnsupportedModelError
 from kvsim.model.engines import ENGINES
+from kvsim.model.formats import KVDtype
 from kvsim.model.groups import KVCacheGroup, blocks_per_request, bytes_per_block
 from kvsim.model.plan import (
     CacheOptions,
@@ -24,7 +25,14 @@ from kvsim.model.plan import (
 )
 from kvsim.model.specs import AttentionSpec, KVCacheSpec, MambaSpec
 
-DTYPE_BYTES = {"bfloat16": 2, "float16": 2, "float32": 4, "fp8": 1, "uint8": 1}
+KV_DTYPES: dict[str, KVDtype] = {
+    "bfloat16": "bf16",
+    "float16": "fp16",
+    "float32": "fp32",
+    "fp8": "fp8",
+    "uint8": "int8",
+}
+STATE_DTYPE_BYTES = {"bfloat16": 2, "float16": 2, "float32": 4, "fp8": 1, "uint8": 1}
 SPEC_NAMES = {
     "full": "FullAttentionSpec",
     "mla": "MLAAttentionSpec",
@@ -65,7 +73,7 @@ def spec_of(kind: dict[str, Any], block_size: int) -> KVCacheSpec:
         return MambaSpec(
             block_size=kind["block_size"],
             shapes=tuple(tuple(shape) for shape in kind["shapes"]),
-            dtype_bytes=tuple(DTYPE_BYTES[dtype] for dtype in kind["dtypes"]),
+            dtype_bytes=tuple(STATE_DTYPE_BYTES[dtype] for dtype in kind["dtypes"]),
             cache_mode=kind["cache_mode"],
             page_size_padded=kind["page_size_padded"],
         )
@@ -76,7 +84,7 @@ def spec_of(kind: dict[str, Any], block_size: int) -> KVCacheSpec:
         num_kv_heads=kind["num_kv_heads"],
         head_size=head_size,
         head_size_v=0 if kind["type"] == "mla" else kind.get("head_size_v") or head_size,
-        dtype_bytes=DTYPE_BYTES[kind["dtype"]],
+        kv_dtype=KV_DTYPES[kind["dtype"]],
         window=kind.get("window", kind.get("chunk")),
         state_content_bytes=kind.get("state_content_bytes"),
     )

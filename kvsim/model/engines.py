@@ -24,8 +24,8 @@ class EngineRules:
     """Below this ratio of the largest bucket of layers to the smallest, the largest gives the group size."""
     held_back_blocks: int = 0
     """Blocks of the pool that no request gets: vLLM's null block."""
-    start_check_holds_back: bool = False
-    """Whether the check that one request of `max_model_len` fits leaves out the held-back blocks."""
+    check_held_back_blocks: int = 0
+    """Those that the check whether one request of `max_model_len` fits leaves out."""
     capacity: Literal["concurrency x max_model_len", "blocks / groups x block_size"] = (
         "blocks / groups x block_size"
     )
@@ -39,7 +39,7 @@ ENGINES: dict[str, EngineRules] = {
         block_size=16,
         hybrid="groups",
         held_back_blocks=1,
-        start_check_holds_back=True,
+        check_held_back_blocks=1,
         capacity="concurrency x max_model_len",
         source="golden/vllm_sizing, rules 1-15",
     ),

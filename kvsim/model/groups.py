@@ -76,6 +76,8 @@ def group_layers(
         specs = windows_as_full(specs)
     if not specs:
         return ()
+    if any(spec.family[0] == "compressed" for spec in specs):
+        raise UnsupportedModelError("how an engine packs compressed caches beside others is not described")
     if _is_one_family(specs):
         return (KVCacheGroup(tuple(range(len(specs))), tuple(specs)),)
     if disable_hybrid_kv_cache_manager:
@@ -126,6 +128,33 @@ def _with_page(spec: KVCacheSpec, page_size_bytes: int) -> KVCacheSpec:
             f"{page_size_bytes:,} B and cannot be padded to it, vLLM refuses it"
         )
     return evolve(spec, page_size_padded=page_size_bytes)
+
+
+def grown_to_states(specs: Sequence[KVCacheSpec], alignment: int = 16) -> tuple[KVCacheSpec, ...]:
+    """Rule 3: beside recurrent layers the attention block grows until its page covers a state.
+
+    The page of the state is then padded to it. The block stays a multiple of `alignment`, or of 128 with
+    latent attention. Layers of one sort come back as they are.
+    """
+    attention = [spec for spec in specs if isinstance(spec, AttentionSpec)]
+    states = [spec for spec in specs if isinstance(spec, MambaSpec)]
+    if not attention or not states:
+        return tuple(specs)
+    state_bytes = max(spec.unpadded_page_size_bytes for spec in states)
+    widest = max(attention, key=lambda spec: spec.entry_bytes)
+    multiple = max(alignment, 128 if widest.kind == "mla" else 1)
+    block_size = max(widest.block_size, multiple * ceil_div(state_bytes, multiple * widest.entry_bytes))
+    page = evolve(widest, block_size=block_size).page_size_bytes
+    return tuple(
+        evolve(spec, block_size=block_size)
+        if isinstance(spec, AttentionSpec)
+        else evolve(
+            spec,
+            page_size_padded=page,
+            block_size=block_size if spec.cache_mode == "align" else spec.block_size,
+        )
+        for spec in specs
+    )
 
 
 def _is_one_family(specs: Sequence[KVCacheSpec]) -> bool:

@@ -76,10 +76,14 @@ class KVCachePlan:
     max_model_len: int
     num_blocks: int
 
+    def blocks_of_request(self, num_tokens: int) -> int:
+        """Rule 10: blocks that one request of `num_tokens` tokens can hold at any moment."""
+        return blocks_per_request(self.groups, num_tokens, self.options.max_in_flight_tokens)
+
     @property
     def blocks_per_request(self) -> int:
         """Rule 10: blocks that one request of `max_model_len` tokens can hold."""
-        return blocks_per_request(self.groups, self.max_model_len, self.options.max_in_flight_tokens)
+        return self.blocks_of_request(self.max_model_len)
 
     @property
     def max_concurrency(self) -> float:
@@ -121,28 +125,34 @@ def plan_cache(
     options: CacheOptions,
     rules: EngineRules = ENGINES["vllm"],
 ) -> KVCachePlan:
-    """Blocks for the layers `specs` of a model on its workers (rules 4 to 12 and 15).
+    """Blocks for the layers `specs` of a model on its workers, checked for a start (rules 4 to 12 and 15).
 
     Raises StartRefusedError if one request of `max_model_len` tokens does not fit, UnsupportedModelError for
     layers that the engine refuses or whose layout is not described.
     """
-    groups = groups_of(specs, options, rules)
-    plan = KVCachePlan(rules, groups, tuple(workers), options, options.max_model_len, num_blocks=1)
-    if not groups:
-        return plan
-    blocks_of_workers = [num_blocks_of(groups, worker, options) for worker in workers]
-    max_model_len = options.max_model_len
-    if options.auto_fit_max_model_len:
-        fitting = largest_model_len(groups, min(blocks_of_workers), options, rules)
-        max_model_len = fitting or max_model_len
-    fitted = evolve(options, max_model_len=max_model_len)
-    for worker, num_blocks in zip(workers, blocks_of_workers, strict=True):
-        missing = missing_bytes(groups, worker, fitted, rules)
+    plan = lay_out(specs, workers, options, rules)
+    groups = plan.groups
+    if options.auto_fit_max_model_len and groups:
+        fitting = largest_model_len(groups, plan.num_blocks, options, rules)
+        plan = evolve(plan, max_model_len=fitting or options.max_model_len)
+    for worker in workers if groups else ():
+        missing = missing_bytes(groups, worker, evolve(options, max_model_len=plan.max_model_len), rules)
         if missing > 0:
+            num_blocks = num_blocks_of(groups, worker, options)
             raise StartRefusedError(
-                max_model_len, largest_model_len(groups, num_blocks, options, rules), missing
+                plan.max_model_len, largest_model_len(groups, num_blocks, options, rules), missing
             )
-    return evolve(plan, max_model_len=max_model_len, num_blocks=min(blocks_of_workers))
+    return plan
+
+
+def lay_out(
+    specs: Sequence[KVCacheSpec], workers: Sequence[Worker], options: CacheOptions, rules: EngineRules
+) -> KVCachePlan:
+    """The blocks of `plan_cache` without its check: what the memory makes, whether or not a request fits."""
+    groups = groups_of(specs, options, rules)
+    # A model without a cache gets one block and no group (rule 15).
+    num_blocks = min(num_blocks_of(groups, worker, options) for worker in workers) if groups else 1
+    return KVCachePlan(rules, groups, tuple(workers), options, options.max_model_len, num_blocks)
 
 
 def groups_of(
@@ -178,7 +188,7 @@ def largest_model_len(
         return blocks_per_request(groups, num_tokens, options.max_in_flight_tokens)
 
     lengths = range(1, options.max_model_len + 1)
-    return bisect_right(lengths, num_blocks - _check_holds_back(rules), key=blocks_needed)
+    return bisect_right(lengths, num_blocks - rules.check_held_back_blocks, key=blocks_needed)
 
 
 def missing_bytes(
@@ -193,8 +203,4 @@ def missing_bytes(
     memory = worker.available_memory
     if options.num_gpu_blocks_override is not None:
         memory = options.num_gpu_blocks_override * block_bytes
-    return (needed + _check_holds_back(rules)) * block_bytes - memory
-
-
-def _check_holds_back(rules: EngineRules) -> int:
-    return rules.held_back_blocks if rules.start_check_holds_back else 0
+    return (needed + rules.check_held_back_blocks) * block_bytes - memory

@@ -9,13 +9,18 @@ from typing import Literal
 
 from attrs import Attribute, field, frozen, validators
 
-AttentionKind = Literal["full", "mla", "sliding_window", "chunked_local"]
+from kvsim.model.formats import KVDtype, entry_bytes
+
+AttentionKind = Literal["full", "mla", "sliding_window", "chunked_local", "compressed", "cross"]
 
 MambaCacheMode = Literal["none", "align", "all"]
 """Which states of a sequence stay: the running one; also the last full block's; that of every block."""
 
 WINDOWED = ("sliding_window", "chunked_local")
 """Kinds that drop tokens: behind the last `window` ones, or before the current chunk of `window` tokens."""
+
+BOUNDED = (*WINDOWED, "cross")
+"""Kinds whose need ends at `window` tokens: those, and the `window` source tokens of cross-attention."""
 
 
 def ceil_div(dividend: int, divisor: int) -> int:
@@ -30,34 +35,38 @@ def _is_padded_up(spec: "KVCacheSpec", attribute: "Attribute[int | None]", value
 
 @frozen
 class AttentionSpec:
-    """A layer that keeps K and V, or one latent vector (`head_size_v` 0), of each token it may still need."""
+    """A cache that keeps K and V, or one latent vector (`head_size_v` 0), of each token it may still need.
+
+    One entry stands for `tokens_per_state` tokens. `state_content_bytes`, where given, are the bytes of an
+    entry in a packed format, or of an index key, which does not follow `kv_dtype`.
+    """
 
     kind: AttentionKind
     block_size: int = field(validator=validators.ge(1))
     num_kv_heads: int = field(validator=validators.ge(1))
     head_size: int = field(validator=validators.ge(1))
     head_size_v: int = field(validator=validators.ge(0))
-    dtype_bytes: int = field(validator=validators.ge(1))
+    kv_dtype: KVDtype
     window: int | None = field(default=None, validator=validators.optional(validators.ge(1)))
+    tokens_per_state: int = field(default=1, validator=validators.ge(1))
     state_content_bytes: int | None = field(default=None, validator=validators.optional(validators.ge(1)))
-    """Bytes of one token in a packed format, scales included."""
     page_size_padded: int | None = field(default=None, validator=_is_padded_up)
 
     def __attrs_post_init__(self) -> None:
-        if (self.window is not None) != (self.kind in WINDOWED):
-            raise ValueError(f"window must be given for {', '.join(WINDOWED)} alone, got {self.window}")
+        if (self.window is not None) != (self.kind in BOUNDED):
+            raise ValueError(f"window must be given for {', '.join(BOUNDED)} alone, got {self.window}")
 
     @property
-    def bytes_per_token(self) -> int:
-        """Rule 1: `num_kv_heads x (head_size + head_size_v) x dtype_bytes`, or the packed format's bytes."""
+    def entry_bytes(self) -> int:
+        """Rule 1: `num_kv_heads x (head_size + head_size_v) x bytes of a value`, or the packed bytes."""
         if self.state_content_bytes is not None:
             return self.state_content_bytes
-        return self.num_kv_heads * (self.head_size + self.head_size_v) * self.dtype_bytes
+        return entry_bytes(self.kv_dtype, self.num_kv_heads, self.head_size, self.head_size_v)
 
     @property
     def unpadded_page_size_bytes(self) -> int:
         """Rule 1: the bytes of `block_size` tokens."""
-        return self.bytes_per_token * self.block_size
+        return self.entry_bytes * ceil_div(self.block_size, self.tokens_per_state)
 
     @property
     def page_size_bytes(self) -> int:
@@ -73,6 +82,8 @@ class AttentionSpec:
         """Rule 10: blocks that one request of `max_model_len` tokens can hold at any moment."""
         if self.window is None:
             return ceil_div(max_model_len, self.block_size)
+        if self.kind == "cross":
+            return ceil_div(self.window, self.block_size)
         if self.kind == "chunked_local":
             return ceil_div(min(self.window + max_in_flight_tokens, max_model_len), self.block_size)
         # The window may start in the middle of a block, hence one more.
@@ -80,7 +91,7 @@ class AttentionSpec:
 
     def first_needed_token(self, num_tokens: int) -> int:
         """Index of the first token that the last of `num_tokens` tokens attends to."""
-        if self.window is None or num_tokens == 0:
+        if self.window is None or self.kind == "cross" or num_tokens == 0:
             return 0
         if self.kind == "chunked_local":
             return (num_tokens - 1) // self.window * self.window
@@ -93,16 +104,25 @@ class AttentionSpec:
         |........|..........|---------------------------|.............|
                  blocks held: whole ones that reach past the first needed token
         """
-        return ceil_div(num_tokens, self.block_size) - self.first_needed_token(num_tokens) // self.block_size
+        tokens = self._tokens_reached(num_tokens)
+        return ceil_div(tokens, self.block_size) - self.first_needed_token(num_tokens) // self.block_size
 
     def bytes_needed(self, num_tokens: int) -> int:
-        """Bytes of the tokens that the last of `num_tokens` tokens attends to: the layer's raw need."""
-        return (num_tokens - self.first_needed_token(num_tokens)) * self.bytes_per_token
+        """Bytes of what the last of `num_tokens` tokens attends to: the layer's raw need."""
+        tokens = self._tokens_reached(num_tokens) - self.first_needed_token(num_tokens)
+        return tokens // self.tokens_per_state * self.entry_bytes
 
     def peak_bytes_needed(self, num_tokens: int) -> int:
         """The most that `bytes_needed` comes to on the way to `num_tokens` tokens."""
-        tokens = num_tokens if self.window is None else min(num_tokens, self.window)
-        return tokens * self.bytes_per_token
+        tokens = self._tokens_reached(num_tokens)
+        if self.window is not None:
+            tokens = min(tokens, self.window)
+        return tokens // self.tokens_per_state * self.entry_bytes
+
+    def _tokens_reached(self, num_tokens: int) -> int:
+        if self.kind == "cross" and self.window is not None:
+            return self.window if num_tokens else 0
+        return num_tokens
 
 
 @frozen
@@ -130,11 +150,6 @@ class MambaSpec:
         """Recurrent layers share a group when their pages are equal (rule 4)."""
         return ("mamba", self.page_size_bytes)
 
-    @property
-    def bytes_per_token(self) -> int:
-        """Nothing: a state does not grow."""
-        return 0
-
     def max_blocks(self, max_model_len: int, max_in_flight_tokens: int) -> int:
         """Rule 10: one state, the running one and the last full block's, or one a block."""
         if self.cache_mode == "all":
@@ -155,3 +170,10 @@ class MambaSpec:
 
 
 KVCacheSpec = AttentionSpec | MambaSpec
+
+
+def growth(spec: KVCacheSpec) -> Literal["unbounded", "window", "fixed"]:
+    """Whether a cache grows with each token, up to its window, or not at all."""
+    if isinstance(spec, MambaSpec) or spec.kind == "cross":
+        return "fixed"
+    return "unbounded" if spec.window is None else "window"

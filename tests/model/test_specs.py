@@ -6,13 +6,13 @@ from tests.model.makers import attention, mamba
 
 
 def test_page_is_heads_times_both_widths_times_bytes_times_block():
-    spec = attention(num_kv_heads=8, head_size=192, head_size_v=128, dtype_bytes=2, block_size=16)
-    assert spec.bytes_per_token == 8 * (192 + 128) * 2
+    spec = attention(num_kv_heads=8, head_size=192, head_size_v=128, kv_dtype="bf16", block_size=16)
+    assert spec.entry_bytes == 8 * (192 + 128) * 2
     assert spec.page_size_bytes == 81_920
 
 
 def test_mla_keeps_one_vector():
-    spec = attention("mla", head_size=576, head_size_v=0, dtype_bytes=2, block_size=16)
+    spec = attention("mla", head_size=576, head_size_v=0, kv_dtype="bf16", block_size=16)
     assert spec.page_size_bytes == 18_432
 
 
@@ -82,7 +82,7 @@ def test_state_is_needed_from_the_first_token_on():
     assert [mamba().blocks_held(tokens) for tokens in (0, 1, 1000)] == [0, 1, 1]
 
 
-@pytest.mark.parametrize("size", ["block_size", "num_kv_heads", "head_size", "dtype_bytes"])
+@pytest.mark.parametrize("size", ["block_size", "num_kv_heads", "head_size", "tokens_per_state"])
 @pytest.mark.parametrize("value", [0, -1])
 def test_sizes_below_one_are_refused(size, value):
     with pytest.raises(ValueError, match=size):
