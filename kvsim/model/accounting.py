@@ -1,63 +1,16 @@
-"""Two accountings of one memory, answered by the same formulas.
+"""The static answers of one pool; both accountings are answered by the same formulas."""
 
-*Ideal*: each layer keeps only what it needs, byte by byte. *Engine*: blocks, groups and padding as the engine
-lays them out, with the block it holds back. Either is a pool of units (bytes, blocks) to take from.
-"""
-
-from bisect import bisect_right
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from fractions import Fraction
 
 from attrs import frozen
 
-from kvsim.model.groups import KVCacheGroup, bytes_per_block
+from kvsim.model.groups import KVCacheGroup
 from kvsim.model.mix import LengthMix
-from kvsim.model.plan import KVCachePlan, Worker, num_blocks_of
+from kvsim.model.plan import KVCachePlan
+from kvsim.model.pools import Pool
 from kvsim.model.specs import AttentionSpec, KVCacheSpec, growth
-
-NO_LIMIT = 2**50
-"""Tokens; a length that fits up to here fits at any length, as nothing grows with it."""
-
-
-@frozen
-class Pool:
-    """Memory of one rank as an accounting sees it: `num_units` units, and what requests take of them."""
-
-    memory_bytes: int
-    unit_bytes: int
-    num_units: int
-    held_back: int
-    """Units that no request gets."""
-    check_held_back: int
-    """Those of them that count when the engine checks whether a request fits."""
-    units_of_request: Callable[[int], int]
-    """Units that one request of so many tokens can hold at any moment, prefill included."""
-    units_held: Callable[[int], int]
-    """Units that one sequence holds when its last token is written."""
-
-    @property
-    def usable_units(self) -> int:
-        """Units that requests can get."""
-        return max(0, self.num_units - self.held_back)
-
-    def longest(self, num_requests: int = 1) -> int | None:
-        """The longest length at which so many requests fit; 0 if none does, None if any does."""
-        fitting = bisect_right(
-            range(1, NO_LIMIT + 1),
-            self.num_units - self.check_held_back,
-            key=lambda num_tokens: num_requests * self.units_of_request(num_tokens),
-        )
-        return None if fitting == NO_LIMIT else fitting
-
-    def missing_bytes(self, num_tokens: int) -> int:
-        """By how much the memory misses one request: need + what is held back - memory; 0 if it fits."""
-        needed = self.units_of_request(num_tokens) + self.check_held_back
-        return max(0, needed * self.unit_bytes - self.memory_bytes)
-
-    def budget_for(self, units: Fraction | int) -> int:
-        """Memory that has `units` units for requests."""
-        return (-(-units // 1) + self.held_back) * self.unit_bytes
 
 
 @frozen
@@ -120,32 +73,20 @@ class Accounting:
     formulas: tuple[str, ...]
 
 
-def ideal_accounting(
-    name: str, specs: Sequence[KVCacheSpec], workers: Sequence[Worker], question: Question
-) -> Accounting:
-    """Byte by byte, on the rank where the fewest requests fit."""
+def ideal_accounting(pool: Pool, question: Question) -> Accounting:
+    """The answers byte by byte; a block is what one token takes."""
+    specs = pool.specs.values()
+    per_token = _whole(sum(_token_bytes(spec) for spec in specs if growth(spec) != "fixed"))
+    further = _whole(sum(_token_bytes(spec) for spec in specs if growth(spec) == "unbounded"))
+    fixed = sum(spec.peak_bytes_needed(1) for spec in specs if growth(spec) == "fixed")
     length = question.max_model_len
-
-    def requests_on(worker: Worker) -> Fraction:
-        pool = _ideal_pool(_specs_of(specs, worker), worker.available_memory)
-        return Fraction(pool.num_units, pool.units_of_request(length))
-
-    scarcest = min((worker for worker in workers if worker.layers), key=requests_on)
-    of_rank = _specs_of(specs, scarcest)
-    pool = _ideal_pool(of_rank, scarcest.available_memory)
     request_bytes = pool.units_of_request(length)
     concurrency = pool.memory_bytes / request_bytes
-    per_token = _whole(sum(_token_bytes(spec) for spec in of_rank if growth(spec) != "fixed"))
-    fixed = sum(spec.peak_bytes_needed(1) for spec in of_rank if growth(spec) == "fixed")
     return _account(
         pool,
         question,
-        raw_bytes_of_sequence=pool.units_held(question.num_tokens),
-        name=name,
         bytes_per_token=per_token,
-        growth_bytes_per_token=_whole(
-            sum(_token_bytes(spec) for spec in of_rank if growth(spec) == "unbounded")
-        ),
+        growth_bytes_per_token=further,
         fixed_bytes_per_request=fixed,
         bytes_per_block=per_token or fixed,
         num_blocks=pool.memory_bytes // (per_token or fixed),
@@ -158,62 +99,25 @@ def ideal_accounting(
     )
 
 
-def engine_accounting(plan: KVCachePlan, specs: Sequence[KVCacheSpec], question: Question) -> Accounting:
-    """In the engine's blocks, on the rank that has memory for the fewest."""
-    groups, rules = plan.groups, plan.rules
-    worker = min(plan.workers, key=lambda worker: num_blocks_of(groups, worker, plan.options))
-    block_bytes = bytes_per_block(groups, worker.layers)
-    pool = Pool(
-        memory_bytes=worker.available_memory,
-        unit_bytes=block_bytes,
-        num_units=plan.num_blocks,
-        held_back=rules.held_back_blocks,
-        check_held_back=rules.check_held_back_blocks,
-        units_of_request=plan.blocks_of_request,
-        units_held=lambda num_tokens: sum(group.blocks_held(num_tokens) for group in groups),
-    )
-    of_rank = _ideal_pool(_specs_of(specs, worker), worker.available_memory)
+def engine_accounting(pool: Pool, plan: KVCachePlan, question: Question) -> Accounting:
+    """The answers in the engine's blocks, with its own figures of capacity and concurrency."""
 
     def block_bytes_per_token(*kinds: str) -> int:
-        counting = [group for group in groups if growth(group.specs[0]) in kinds]
-        return _whole(sum(Fraction(block_bytes, group.block_size) for group in counting))
+        counting = [group for group in plan.groups if growth(group.specs[0]) in kinds]
+        return _whole(sum(Fraction(pool.unit_bytes, group.block_size) for group in counting))
 
+    fixed_groups = [group for group in plan.groups if growth(group.specs[0]) == "fixed"]
     return _account(
         pool,
         question,
-        raw_bytes_of_sequence=of_rank.units_held(question.num_tokens),
-        name=rules.name,
         bytes_per_token=block_bytes_per_token("unbounded", "window"),
         growth_bytes_per_token=block_bytes_per_token("unbounded"),
-        fixed_bytes_per_request=sum(
-            group.blocks_held(1) * block_bytes for group in groups if growth(group.specs[0]) == "fixed"
-        ),
-        bytes_per_block=block_bytes,
+        fixed_bytes_per_request=sum(group.blocks_held(1) for group in fixed_groups) * pool.unit_bytes,
+        bytes_per_block=pool.unit_bytes,
         num_blocks=plan.num_blocks,
         capacity_tokens=plan.kv_cache_size_tokens,
         max_concurrency=plan.max_concurrency,
-        formulas=_engine_formulas(plan, worker, block_bytes),
-    )
-
-
-def _specs_of(specs: Sequence[KVCacheSpec], worker: Worker) -> list[KVCacheSpec]:
-    return [specs[cache] for cache in sorted(worker.layers)]
-
-
-def _ideal_pool(specs: Sequence[KVCacheSpec], memory_bytes: int) -> Pool:
-    counts = Counter(specs)
-    return Pool(
-        memory_bytes=memory_bytes,
-        unit_bytes=1,
-        num_units=memory_bytes,
-        held_back=0,
-        check_held_back=0,
-        units_of_request=lambda num_tokens: sum(
-            spec.peak_bytes_needed(num_tokens) * count for spec, count in counts.items()
-        ),
-        units_held=lambda num_tokens: sum(
-            spec.bytes_needed(num_tokens) * count for spec, count in counts.items()
-        ),
+        formulas=_engine_formulas(pool, plan),
     )
 
 
@@ -221,8 +125,6 @@ def _account(
     pool: Pool,
     question: Question,
     *,
-    raw_bytes_of_sequence: int,
-    name: str,
     bytes_per_token: int,
     growth_bytes_per_token: int,
     fixed_bytes_per_request: int,
@@ -235,11 +137,11 @@ def _account(
     """The answers that both accountings share, from what a pool says of its units."""
     request_units = pool.units_of_request(question.max_model_len)
     held_units = question.num_sequences * pool.units_held(question.num_tokens)
-    raw_bytes = question.num_sequences * raw_bytes_of_sequence
+    raw_bytes = question.num_sequences * pool.raw_bytes(question.num_tokens)
     allocated_bytes = held_units * pool.unit_bytes
     missing_bytes = pool.missing_bytes(question.max_model_len)
     return Accounting(
-        name=name,
+        name=pool.name,
         memory_bytes=pool.memory_bytes,
         bytes_per_token=bytes_per_token,
         growth_bytes_per_token=growth_bytes_per_token,
@@ -300,26 +202,26 @@ def _whole(num_bytes: Fraction | int) -> int:
     return int(-(-num_bytes // 1))
 
 
-def _engine_formulas(plan: KVCachePlan, worker: Worker, block_bytes: int) -> tuple[str, ...]:
+def _engine_formulas(pool: Pool, plan: KVCachePlan) -> tuple[str, ...]:
     """The engine's rules with their numbers in them."""
     length, needed = plan.max_model_len, plan.blocks_per_request
     holding = Counter(group.max_blocks(length, plan.options.max_in_flight_tokens) for group in plan.groups)
     terms = [f"{count} x {blocks:,}" if count > 1 else f"{blocks:,}" for blocks, count in holding.items()]
     return (
-        f"block = {_pages(plan.groups, worker)} = {block_bytes:,} B",
-        f"blocks = {worker.available_memory:,} B // {block_bytes:,} B = {plan.num_blocks:,}, "
-        f"{plan.rules.held_back_blocks} held back",
+        f"block = {_pages(pool, plan.groups)} = {pool.unit_bytes:,} B",
+        f"blocks = {pool.memory_bytes:,} B // {pool.unit_bytes:,} B = {plan.num_blocks:,}, "
+        f"{pool.held_back} held back",
         f"a request of {length:,} tokens = {' + '.join(terms)} blocks over the groups = {needed:,}",
         f"concurrency = {plan.num_blocks:,} / {needed:,} = {plan.num_blocks / needed:.2f}",
     )
 
 
-def _pages(groups: Sequence[KVCacheGroup], worker: Worker) -> str:
-    """The pages of the group that makes a block as large as it is."""
+def _pages(pool: Pool, groups: Sequence[KVCacheGroup]) -> str:
+    """The pages of the group that makes a block of this rank as large as it is."""
 
     def pages(group: KVCacheGroup) -> Counter[int]:
         of_layers = zip(group.layers, group.specs, strict=True)
-        return Counter(spec.page_size_bytes for layer, spec in of_layers if layer in worker.layers)
+        return Counter(spec.page_size_bytes for layer, spec in of_layers if layer in pool.specs)
 
-    largest = max((pages(group) for group in groups), key=lambda sizes: sum(sizes.elements()))
+    largest = max((pages(group) for group in groups), key=lambda counts: sum(counts.elements()))
     return " + ".join(f"{count} layers x {page:,} B" for page, count in largest.items())

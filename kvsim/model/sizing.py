@@ -11,6 +11,7 @@ from kvsim.model.deployment import Deployment, place_caches
 from kvsim.model.geometry import ModelGeometry
 from kvsim.model.mix import LengthMix
 from kvsim.model.plan import lay_out
+from kvsim.model.pools import engine_pool, ideal_pool
 
 
 @frozen
@@ -68,7 +69,7 @@ def size(
     refusal: str | None = None
     try:
         plan = lay_out(placed.specs, workers, served.cache_options(question.max_model_len), served.rules)
-        engine = engine_accounting(plan, placed.specs, question)
+        engine = engine_accounting(engine_pool(plan, placed.specs), plan, question)
     except UnsupportedModelError as error:
         refusal = str(error)
     return Sizing(
@@ -79,7 +80,7 @@ def size(
         num_tokens=question.num_tokens,
         num_ranks=served.num_ranks,
         formula=geometry.formula(served.kv_dtype, served.tensor_parallel, served.pipeline_parallel),
-        ideal=ideal_accounting("ideal", placed.specs, workers, question),
+        ideal=ideal_accounting(ideal_pool(placed.specs, workers, question.max_model_len), question),
         engine=engine,
         engine_refusal=refusal,
         assumptions=(*geometry.assumptions, *assumptions),

@@ -126,6 +126,7 @@ def test_poorest_rank_decides():
     assert got.engine is not None
     assert (got.ideal.memory_bytes, got.ideal.max_concurrency) == (640, 640 / 512)
     assert (got.engine.memory_bytes, got.engine.num_blocks, got.engine.bytes_per_block) == (640, 1, 512)
+    assert got.engine.formulas[0] == "block = 2 layers x 256 B = 512 B"
     with pytest.raises(ModelError, match="> 0 bytes on each rank"):
         size(TINY, 0, max_model_len=16)
 
