@@ -45,6 +45,10 @@ class Deployment:
         """Ranks of one copy of the model."""
         return self.tensor_parallel * self.pipeline_parallel
 
+    def attention_ranks(self, geometry: ModelGeometry) -> int:
+        """Ranks that the heads of one copy of the cache are split over."""
+        return geometry.attention_ranks(self.tensor_parallel, self.data_parallel_attention)
+
     def cache_options(self, max_model_len: int) -> CacheOptions:
         """What the engine is told, for requests of up to `max_model_len` tokens."""
         return CacheOptions(
@@ -80,7 +84,7 @@ def place_caches(geometry: ModelGeometry, deployment: Deployment, max_model_len:
 
     Raises ModelError where layers or heads cannot be split over the ranks.
     """
-    ranks = geometry.attention_ranks(deployment.tensor_parallel, deployment.data_parallel_attention)
+    ranks = deployment.attention_ranks(geometry)
     block_size = deployment.block_size or deployment.rules.block_size
     specs: list[KVCacheSpec] = []
     caches_of_ranks: list[frozenset[int]] = []

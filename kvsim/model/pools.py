@@ -1,7 +1,7 @@
 """One memory in two accountings: a pool of units of which requests take some.
 
-*Ideal*: the unit is a byte, and each layer keeps only what it needs. *Engine*: the unit is a block, with groups
-and padding as the engine lays them out and the block that it holds back.
+*Ideal*: the unit is a byte, and each layer keeps only what it needs. *Engine*: the unit is a block, with
+groups, padding and a block held back as the engine has them.
 """
 
 from bisect import bisect_right

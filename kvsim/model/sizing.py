@@ -1,7 +1,7 @@
 """The static answers: tokens and requests that fit, the longest length, waste, the budget for a target."""
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 from attrs import asdict, frozen
 
@@ -10,8 +10,8 @@ from kvsim.model.accounting import Accounting, Question, engine_accounting, idea
 from kvsim.model.deployment import Deployment, place_caches
 from kvsim.model.geometry import ModelGeometry
 from kvsim.model.mix import LengthMix
-from kvsim.model.plan import lay_out
-from kvsim.model.pools import engine_pool, ideal_pool
+from kvsim.model.plan import KVCachePlan, lay_out
+from kvsim.model.pools import Pool, engine_pool, ideal_pool
 
 
 @frozen
@@ -56,55 +56,83 @@ def size(
     or does not add up, UnsupportedModelError for a model that keeps nothing.
     """
     served = deployment or Deployment()
-    question = _question(geometry, max_model_len, num_sequences, num_tokens, target_concurrency, mix)
-    placed = place_caches(geometry, served, question.max_model_len)
-    if not placed.specs:
-        raise UnsupportedModelError(
-            f"{geometry.name} keeps no KV cache and no state: there is nothing to size"
-        )
-    workers = placed.workers([kv_bytes] if isinstance(kv_bytes, int) else kv_bytes)
-    if any(worker.available_memory < 1 for worker in workers):
-        raise ModelError(f"the budget must be > 0 bytes on each rank, got {kv_bytes}")
-    engine: Accounting | None = None
-    refusal: str | None = None
-    try:
-        plan = lay_out(placed.specs, workers, served.cache_options(question.max_model_len), served.rules)
-        engine = engine_accounting(engine_pool(plan, placed.specs), plan, question)
-    except UnsupportedModelError as error:
-        refusal = str(error)
+    length = length_asked(geometry, max_model_len)
+    question = _question(length, num_sequences, num_tokens, target_concurrency, mix)
+    pools = pools_of(geometry, kv_bytes, served, length)
     return Sizing(
         model=geometry.name,
         engine_name=served.rules.name,
-        max_model_len=question.max_model_len,
+        max_model_len=length,
         num_sequences=question.num_sequences,
         num_tokens=question.num_tokens,
         num_ranks=served.num_ranks,
-        formula=geometry.formula(served.kv_dtype, served.tensor_parallel, served.pipeline_parallel),
-        ideal=ideal_accounting(ideal_pool(placed.specs, workers, question.max_model_len), question),
-        engine=engine,
-        engine_refusal=refusal,
+        formula=geometry.formula(served.kv_dtype, served.attention_ranks(geometry), served.pipeline_parallel),
+        ideal=ideal_accounting(pools.ideal, question),
+        engine=None if pools.engine is None else engine_accounting(*pools.engine, question),
+        engine_refusal=pools.engine_refusal,
         assumptions=(*geometry.assumptions, *assumptions),
     )
 
 
+def length_asked(geometry: ModelGeometry, max_model_len: int | None) -> int:
+    """The length that is asked about, or the model's own; raises ModelError where neither is there."""
+    length = geometry.max_model_len if max_model_len is None else max_model_len
+    if length is None:
+        raise ModelError(f"max_model_len must be given: {geometry.name} names no maximum length")
+    if length < 1:
+        raise ModelError(f"max_model_len must be > 0, got {length}")
+    return length
+
+
 def _question(
-    geometry: ModelGeometry,
-    max_model_len: int | None,
+    max_model_len: int,
     num_sequences: int,
     num_tokens: int | None,
     target_concurrency: int | None,
     mix: LengthMix | None,
 ) -> Question:
-    longest = max_model_len if max_model_len is not None else geometry.max_model_len
-    if longest is None:
-        raise ModelError(f"max_model_len must be given: {geometry.name} names no maximum length")
-    tokens = longest if num_tokens is None else num_tokens
-    asked = {"max_model_len": longest, "num_sequences": num_sequences, "num_tokens": tokens}
-    if target_concurrency is not None:
-        asked["target_concurrency"] = target_concurrency
+    tokens = max_model_len if num_tokens is None else num_tokens
+    asked = {"num_sequences": num_sequences, "num_tokens": tokens, "target_concurrency": target_concurrency}
     for name, number in asked.items():
-        if number < 1:
+        if number is not None and number < 1:
             raise ModelError(f"{name} must be > 0, got {number}")
-    if tokens > longest:
-        raise ModelError(f"num_tokens must not exceed max_model_len, got {tokens:,} for {longest:,}")
-    return Question(longest, num_sequences, tokens, target_concurrency, mix)
+    if tokens > max_model_len:
+        raise ModelError(f"num_tokens must not exceed max_model_len, got {tokens:,} for {max_model_len:,}")
+    return Question(max_model_len, num_sequences, tokens, target_concurrency, mix)
+
+
+class EnginePool(NamedTuple):
+    """An engine's blocks as a pool, and the plan that made them."""
+
+    pool: Pool
+    plan: KVCachePlan
+
+
+@frozen
+class Pools:
+    """One memory in both accountings; `engine` is None where its layout is refused or not described."""
+
+    ideal: Pool
+    engine: EnginePool | None
+    engine_refusal: str | None
+
+
+def pools_of(
+    geometry: ModelGeometry, kv_bytes: int | Sequence[int], deployment: Deployment, max_model_len: int
+) -> Pools:
+    """The memory of the rank that fills first, ideally and as the engine lays it out.
+
+    Raises ModelError for a budget below one byte, UnsupportedModelError for a model that keeps nothing.
+    """
+    placed = place_caches(geometry, deployment, max_model_len)
+    if not placed.specs:
+        raise UnsupportedModelError(f"{geometry.name} keeps no KV cache and no state: nothing to size")
+    workers = placed.workers([kv_bytes] if isinstance(kv_bytes, int) else kv_bytes)
+    if any(worker.available_memory < 1 for worker in workers):
+        raise ModelError(f"the budget must be > 0 bytes on each rank, got {kv_bytes}")
+    ideal = ideal_pool(placed.specs, workers, max_model_len)
+    try:
+        plan = lay_out(placed.specs, workers, deployment.cache_options(max_model_len), deployment.rules)
+        return Pools(ideal, EnginePool(engine_pool(plan, placed.specs), plan), None)
+    except UnsupportedModelError as error:
+        return Pools(ideal, None, str(error))
