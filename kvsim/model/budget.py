@@ -16,12 +16,12 @@ from decimal import Decimal, InvalidOperation
 from fractions import Fraction
 from math import ceil, floor
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
-from attrs import frozen
+from attrs import asdict, frozen
 
 from kvsim.errors import ModelError
-from kvsim.units import format_bytes
+from kvsim.units import format_bytes, parse_bytes
 
 MIB = 2**20
 GIB = 2**30
@@ -200,6 +200,10 @@ class KVBudget:
     lines: tuple[BudgetLine, ...] = ()
     fraction_assumption: str | None = None
 
+    def to_json(self) -> dict[str, Any]:
+        """Everything as plain values."""
+        return asdict(self)
+
     @property
     def assumptions(self) -> tuple[str, ...]:
         """Everything that was taken and not given, a sentence each."""
@@ -279,6 +283,64 @@ def device_budget(
         (total, weights, activations, overhead),
         None if fraction is not None else f"{rule.option} {float(share):g}: the default of {rule.engine}",
     )
+
+
+def read_budget(
+    *,
+    budget: str | None = None,
+    gpu: str | None = None,
+    memory: str | None = None,
+    engine: str = "vllm",
+    fraction: float | None = None,
+    weights: str | None = None,
+    parameters: str | None = None,
+    weight_dtype: str = "bf16",
+    activations: str | None = None,
+    overhead: str | None = None,
+    num_ranks: int = 1,
+) -> KVBudget:
+    """The budget of one rank from what a user wrote: KV bytes, or a device and what else lies on it.
+
+    `budget` is for KV alone. Else the device is a `gpu` of the table or has `memory`; `weights` are those of
+    one rank, or follow from `parameters` over `num_ranks` ranks. Raises ModelError for what is missing or
+    contradicts itself.
+    """
+    device = {"gpu": gpu, "memory": memory, "weights": weights, "parameters": parameters}
+    given = [name for name, words in device.items() if words is not None]
+    if budget is not None:
+        if given:
+            raise ModelError(f"budget is given, which leaves nothing for {' and '.join(given)} to say")
+        return given_budget(_bytes_of("budget", budget))
+    if gpu is None and memory is None:
+        raise ModelError("give a budget in bytes, or a gpu or the memory of a device")
+    if gpu is not None and memory is not None:
+        raise ModelError("give the memory or the name of a gpu, not both")
+    if (weights is None) == (parameters is None):
+        raise ModelError("give either the weights of a rank in bytes or the number of parameters")
+    if weights is not None:
+        on_rank = BudgetLine("weights", _bytes_of("weights", weights))
+    else:
+        count = parse_parameters(str(parameters))
+        on_rank = BudgetLine(
+            "weights",
+            weight_bytes(count, weight_dtype, num_ranks),
+            f"{count:,} parameters in {weight_dtype}, split evenly over {num_ranks} ranks",
+        )
+    return device_budget(
+        total_memory(gpu, None if memory is None else _bytes_of("memory", memory)),
+        on_rank,
+        engine=engine,
+        fraction=None if fraction is None else Fraction(str(fraction)),
+        activation_bytes=None if activations is None else _bytes_of("activations", activations),
+        overhead_bytes=None if overhead is None else _bytes_of("overhead", overhead),
+    )
+
+
+def _bytes_of(name: str, words: str) -> int:
+    try:
+        return parse_bytes(words)
+    except ValueError as error:
+        raise ModelError(f"{name} {error}, got {words!r}") from error
 
 
 def _stated(name: str, given: int | None, assumed: int) -> BudgetLine:

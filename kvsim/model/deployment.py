@@ -1,7 +1,7 @@
 """How a model is served: the caches of its layers as specs, and the ranks that hold them."""
 
 from collections.abc import Sequence
-from typing import Any, cast
+from typing import Any, cast, get_args
 
 from attrs import Attribute, field, frozen
 
@@ -18,6 +18,12 @@ def _at_least_one(instance: object, attribute: "Attribute[Any]", value: int | No
         raise ModelError(f"{attribute.name} must be > 0, got {value}")
 
 
+def _known_mode(instance: object, attribute: "Attribute[Any]", value: str) -> None:
+    known = get_args(MambaCacheMode)
+    if value not in known:
+        raise ModelError(f"{attribute.name} must be one of {', '.join(known)}, got {value!r}")
+
+
 @frozen
 class Deployment:
     """Engine, number format and ranks; what is left out is the engine's default."""
@@ -29,7 +35,7 @@ class Deployment:
     pipeline_parallel: int = field(default=1, validator=_at_least_one)
     data_parallel_attention: int = field(default=1, validator=_at_least_one)
     max_num_batched_tokens: int = field(default=8192, validator=_at_least_one)
-    mamba_cache_mode: MambaCacheMode = "none"
+    mamba_cache_mode: MambaCacheMode = field(default="none", validator=_known_mode)
     recurrent_value_bytes: int | None = field(default=None, validator=_at_least_one)
     source_tokens: int | None = field(default=None, validator=_at_least_one)
     """Image or encoder tokens of a request, for models with cross-attention."""

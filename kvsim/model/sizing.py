@@ -13,6 +13,12 @@ from kvsim.model.mix import LengthMix
 from kvsim.model.plan import KVCachePlan, lay_out
 from kvsim.model.pools import Pool, engine_pool, ideal_pool
 
+CLAIM = (
+    "A sizing of KV-cache memory, not an out-of-memory predictor: "
+    "weights, activations and overhead are inputs."
+)
+"""What no output may leave out."""
+
 
 @frozen
 class Sizing:
@@ -34,7 +40,7 @@ class Sizing:
 
     def to_json(self) -> dict[str, Any]:
         """Everything as plain values."""
-        return asdict(self)
+        return {"claim": CLAIM, **asdict(self)}
 
 
 def size(

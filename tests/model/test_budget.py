@@ -12,6 +12,7 @@ from kvsim.model.budget import (
     given_budget,
     known_gpus,
     parse_parameters,
+    read_budget,
     total_memory,
     weight_bytes,
 )
@@ -158,3 +159,38 @@ def test_nonsense_parameters_are_refused(text):
 def test_other_nonsense_is_refused(refused):
     with pytest.raises(ModelError):
         refused()
+
+
+def test_budget_is_read_as_users_write_it():
+    assert read_budget(budget="30 GiB") == given_budget(30 * GIB)
+    got = read_budget(
+        gpu="h100", parameters="8B", weight_dtype="fp8", fraction=0.9, activations="2 GiB", overhead="0 B"
+    )
+    assert got.formula == (
+        "79.10 GiB total x 0.9 gpu_memory_utilization - 7.45 GiB weights - 2 GiB activations - 0 B overhead "
+        "= 61.74 GiB"
+    )
+    assert [line.assumption for line in got.lines[1:]] == [
+        "8,000,000,000 parameters in fp8, split evenly over 1 ranks",
+        None,
+        None,
+    ]
+    assert read_budget(memory="80 GiB", weights="16 GiB", engine="lmdeploy").kv_bytes == 62 * GIB * 8 // 10
+    assert got.to_json()["kv_bytes"] == got.kv_bytes
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        ({}, "give a budget in bytes, or a gpu"),
+        ({"budget": "30 Gib"}, "budget must have one of the units"),
+        ({"budget": "1 GiB", "gpu": "h100"}, "budget is given, which leaves nothing for gpu to say"),
+        ({"gpu": "h100", "memory": "80 GiB", "weights": "1 GiB"}, "not both"),
+        ({"gpu": "h100"}, "give either the weights"),
+        ({"gpu": "h100", "weights": "1 GiB", "parameters": "8B"}, "give either the weights"),
+        ({"memory": "80 GiB", "weights": "-1"}, "weights must be a size"),
+    ],
+)
+def test_missing_and_contradicting_words_are_refused(words, message):
+    with pytest.raises(ModelError, match=message):
+        read_budget(**words)

@@ -1,7 +1,7 @@
 import pytest
 
 from kvsim.errors import ModelError
-from kvsim.model.mix import mix_of_lengths, mix_of_mean, mix_of_percentiles
+from kvsim.model.mix import mix_of_lengths, mix_of_mean, mix_of_percentiles, read_mix
 
 
 def test_given_lengths_are_counted():
@@ -22,6 +22,12 @@ def test_percentiles_are_taken_at_the_upper_end_of_their_step():
     assert mix.origin == "the upper end of each step of p50 300, p90 2,000, p99 8,000 (assumed)"
 
 
+def test_mix_is_read_as_users_write_it():
+    assert read_mix() is None
+    assert read_mix(500) == mix_of_mean(500)
+    assert read_mix(percentiles="50=300,99=8000") == mix_of_percentiles({50: 300, 99: 8000})
+
+
 @pytest.mark.parametrize(
     "refused",
     [
@@ -33,6 +39,10 @@ def test_percentiles_are_taken_at_the_upper_end_of_their_step():
         lambda: mix_of_percentiles({101: 10}),
         lambda: mix_of_percentiles({50: 10, 90: 9}),
         lambda: mix_of_percentiles({50: 0}),
+        lambda: read_mix(5, "50=5"),
+        lambda: read_mix(percentiles="50"),
+        lambda: read_mix(percentiles="50=x"),
+        lambda: read_mix(percentiles=""),
     ],
 )
 def test_nonsense_is_refused(refused):

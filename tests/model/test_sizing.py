@@ -1,6 +1,8 @@
 """What people ask of a calculator, and the arithmetic that is quoted everywhere, to the byte."""
 
 import json
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -172,6 +174,16 @@ def test_every_answer_is_plain_json_and_has_the_promised_keys():
     assert promised <= set(got["ideal"])
     assert promised <= set(got["engine"])
     assert got["formula"] == "2 layers x 1 KV heads x (4 K + 4 V) x 2 B = 32 B"
+
+
+def test_answers_come_without_what_only_simulations_need():
+    code = (
+        "import sys, kvsim.model.sizing, kvsim.model.scaling, kvsim.model.budget, kvsim.model.catalogue\n"
+        "heavy = {'numpy', 'polars', 'matplotlib', 'simpy', 'rich', 'typer', 'cattrs'}\n"
+        "print(sorted(heavy & set(sys.modules)))"
+    )
+    ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert ran.stdout == "[]\n"
 
 
 def test_length_comes_from_the_model_unless_given():
