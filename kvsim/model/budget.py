@@ -14,7 +14,7 @@ Figures that nobody gave are assumptions and carry their reason; a report must s
 import json
 from decimal import Decimal, InvalidOperation
 from fractions import Fraction
-from math import ceil, floor
+from math import ceil, floor, isfinite
 from pathlib import Path
 from typing import Any, Literal
 
@@ -315,6 +315,8 @@ def read_budget(
         raise ModelError("give a budget in bytes, or a gpu or the memory of a device")
     if gpu is not None and memory is not None:
         raise ModelError("give the memory or the name of a gpu, not both")
+    if fraction is not None and not isfinite(fraction):
+        raise ModelError(f"the share of memory must be a number, got {fraction}")
     if (weights is None) == (parameters is None):
         raise ModelError("give either the weights of a rank in bytes or the number of parameters")
     if weights is not None:

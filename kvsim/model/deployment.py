@@ -1,16 +1,19 @@
 """How a model is served: the caches of its layers as specs, and the ranks that hold them."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, cast, get_args
 
 from attrs import Attribute, field, frozen
 
 from kvsim.errors import ModelError
 from kvsim.model.engines import EngineRules, engine_rules
-from kvsim.model.geometry import KVDtype, LayerKV, ModelGeometry
+from kvsim.model.geometry import WINDOW_KINDS, KVDtype, LayerKV, ModelGeometry
 from kvsim.model.groups import grown_to_states
 from kvsim.model.plan import CacheOptions, Worker
 from kvsim.model.specs import AttentionKind, AttentionSpec, KVCacheSpec, MambaCacheMode, MambaSpec
+
+ASSUMED_BATCHED_TOKENS = 8192
+"""Tokens of a step where none are given: vLLM's default for a server on a large GPU."""
 
 
 def _at_least_one(instance: object, attribute: "Attribute[Any]", value: int | None) -> None:
@@ -18,24 +21,29 @@ def _at_least_one(instance: object, attribute: "Attribute[Any]", value: int | No
         raise ModelError(f"{attribute.name} must be > 0, got {value}")
 
 
-def _known_mode(instance: object, attribute: "Attribute[Any]", value: str) -> None:
-    known = get_args(MambaCacheMode)
-    if value not in known:
-        raise ModelError(f"{attribute.name} must be one of {', '.join(known)}, got {value!r}")
+def _one_of(words: object) -> Callable[[object, "Attribute[Any]", str], None]:
+    """One of the words of a Literal."""
+    known = get_args(words)
+
+    def check(instance: object, attribute: "Attribute[Any]", value: str) -> None:
+        if value not in known:
+            raise ModelError(f"{attribute.name} must be one of {', '.join(known)}, got {value!r}")
+
+    return check
 
 
 @frozen
 class Deployment:
     """Engine, number format and ranks; what is left out is the engine's default."""
 
-    kv_dtype: KVDtype = "bf16"
+    kv_dtype: KVDtype = field(default="bf16", validator=_one_of(KVDtype))
     engine: str = "vllm"
     block_size: int | None = field(default=None, validator=_at_least_one)
     tensor_parallel: int = field(default=1, validator=_at_least_one)
     pipeline_parallel: int = field(default=1, validator=_at_least_one)
     data_parallel_attention: int = field(default=1, validator=_at_least_one)
-    max_num_batched_tokens: int = field(default=8192, validator=_at_least_one)
-    mamba_cache_mode: MambaCacheMode = field(default="none", validator=_known_mode)
+    max_num_batched_tokens: int | None = field(default=None, validator=_at_least_one)
+    mamba_cache_mode: MambaCacheMode = field(default="none", validator=_one_of(MambaCacheMode))
     recurrent_value_bytes: int | None = field(default=None, validator=_at_least_one)
     source_tokens: int | None = field(default=None, validator=_at_least_one)
     """Image or encoder tokens of a request, for models with cross-attention."""
@@ -55,11 +63,21 @@ class Deployment:
         """Ranks that the heads of one copy of the cache are split over."""
         return geometry.attention_ranks(self.tensor_parallel, self.data_parallel_attention)
 
+    def assumptions(self, geometry: ModelGeometry) -> tuple[str, ...]:
+        """What was left out and decides the answer for this model, a sentence each."""
+        windowed = any(cache.kind in WINDOW_KINDS for cache in geometry.caches())
+        if self.max_num_batched_tokens is None and windowed and self.rules.hybrid == "groups":
+            return (
+                f"max_num_batched_tokens {ASSUMED_BATCHED_TOKENS:,}: not given; "
+                f"a request holds so many tokens beside each window while its prompt is computed",
+            )
+        return ()
+
     def cache_options(self, max_model_len: int) -> CacheOptions:
         """What the engine is told, for requests of up to `max_model_len` tokens."""
         return CacheOptions(
             max_model_len=max_model_len,
-            max_num_batched_tokens=self.max_num_batched_tokens,
+            max_num_batched_tokens=self.max_num_batched_tokens or ASSUMED_BATCHED_TOKENS,
             disable_hybrid_kv_cache_manager=self.disable_hybrid_kv_cache_manager,
         )
 

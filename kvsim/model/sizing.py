@@ -76,7 +76,7 @@ def size(
         ideal=ideal_accounting(pools.ideal, question),
         engine=None if pools.engine is None else engine_accounting(*pools.engine, question),
         engine_refusal=pools.engine_refusal,
-        assumptions=(*geometry.assumptions, *assumptions),
+        assumptions=(*geometry.assumptions, *served.assumptions(geometry), *assumptions),
     )
 
 

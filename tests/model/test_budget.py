@@ -189,6 +189,7 @@ def test_budget_is_read_as_users_write_it():
         ({"gpu": "h100"}, "give either the weights"),
         ({"gpu": "h100", "weights": "1 GiB", "parameters": "8B"}, "give either the weights"),
         ({"memory": "80 GiB", "weights": "-1"}, "weights must be a size"),
+        ({"memory": "80 GiB", "weights": "1 GiB", "fraction": float("nan")}, "must be a number, got nan"),
     ],
 )
 def test_missing_and_contradicting_words_are_refused(words, message):

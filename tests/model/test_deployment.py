@@ -73,7 +73,18 @@ def test_cross_attention_wants_its_source_tokens():
     assert (cross.max_blocks(448, 8192), cross.bytes_needed(10)) == (94, 1500 * cross.entry_bytes)
 
 
-def test_unknown_engine_is_refused():
+def test_tokens_in_flight_are_an_assumption_where_windows_hold_them():
+    windowed, full = load_geometry("gemma-3-1b", Path()), load_geometry("llama-3.1-8b", Path())
+    assert "max_num_batched_tokens 8,192: not given" in Deployment().assumptions(windowed)[0]
+    assert Deployment().assumptions(full) == ()
+    assert Deployment(max_num_batched_tokens=2048).assumptions(windowed) == ()
+
+
+def test_unknown_words_are_refused():
+    with pytest.raises(ModelError, match=r"kv_dtype must be one of bf16, .*, got 'fp7'"):
+        Deployment(kv_dtype="fp7")
+    with pytest.raises(ModelError, match="mamba_cache_mode must be one of none, align, all, got 'some'"):
+        Deployment(mamba_cache_mode="some")
     with pytest.raises(UnsupportedModelError, match="engine must be one of"):
         specs_of(uniform_geometry(1, 1, 8), engine="orca")
 

@@ -173,7 +173,7 @@ def test_every_answer_is_plain_json_and_has_the_promised_keys():
     }
     assert promised <= set(got["ideal"])
     assert promised <= set(got["engine"])
-    assert got["formula"] == "2 layers x 1 KV heads x (4 K + 4 V) x 2 B = 32 B"
+    assert got["formula"] == "2 layers x 1 KV head x (4 K + 4 V) x 2 B = 32 B"
 
 
 def test_answers_come_without_what_only_simulations_need():
