@@ -81,9 +81,7 @@ def printed_bytes(text: str, decimals: int | None = None) -> Interval:
     half = Fraction(1, 2 * 10 ** (shown if decimals is None else decimals))
     if shown == 0 and unit == "GiB":
         half = Fraction(0)
-    return Interval(
-        (Fraction(number) - half) * BYTE_UNITS[unit], (Fraction(number) + half) * BYTE_UNITS[unit]
-    )
+    return Interval((Fraction(number) - half) * BYTE_UNITS[unit], (Fraction(number) + half) * BYTE_UNITS[unit])
 
 
 def number(row: Row, column: str, default: int = 1) -> int:
@@ -221,9 +219,7 @@ def check_vllm(row: Row) -> Verdict:
         least = 1 if not_printed else low.num_blocks
         if any(agrees(row, evolve(high, num_blocks=blocks)) for blocks in range(least, high.num_blocks + 1)):
             return Verdict(row["id"], not not_printed, "", not_printed)
-        told.append(
-            f"{words(reported(row))}; by rule {words(figures_of(row, low))} to {words(figures_of(row, high))}"
-        )
+        told.append(f"{words(reported(row))}; by rule {words(figures_of(row, low))} to {words(figures_of(row, high))}")
     return Verdict(row["id"], False, told[0], None)
 
 

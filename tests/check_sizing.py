@@ -148,9 +148,7 @@ def plan_answer(plan: KVCachePlan) -> dict[str, Any]:
                 "layers": list(group.layers),
                 "block_size": group.block_size,
                 "page_size_bytes": group.page_size_bytes,
-                "blocks_per_max_len_request": group.max_blocks(
-                    plan.max_model_len, plan.options.max_in_flight_tokens
-                ),
+                "blocks_per_max_len_request": group.max_blocks(plan.max_model_len, plan.options.max_in_flight_tokens),
             }
             for group in plan.groups
         ],

@@ -33,9 +33,7 @@ def test_any_altered_number_is_found(tmp_path, capsys):
         inner = altered["result"]
         for key in place[:-1]:
             inner = inner[key]
-        inner[place[-1]] = (
-            f"{inner[place[-1]]}1" if isinstance(inner[place[-1]], str) else inner[place[-1]] + 1
-        )
+        inner[place[-1]] = f"{inner[place[-1]]}1" if isinstance(inner[place[-1]], str) else inner[place[-1]] + 1
         (tmp_path / "altered.json").write_text(json.dumps(altered), encoding="utf-8")
         assert main([str(tmp_path)]) == 1
         assert capsys.readouterr().out.startswith(f"0 of 1 match\naltered: {place[0]}")

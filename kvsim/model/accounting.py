@@ -184,9 +184,7 @@ def _mix_answers(pool: Pool, question: Question, mix: LengthMix) -> MixAnswers:
         concurrency=float(pool.usable_units / mean_units),
         mix_bytes=_whole(question.num_sequences * mean_units * pool.unit_bytes),
         target_budget_bytes=(
-            None
-            if question.target_concurrency is None
-            else pool.budget_for(question.target_concurrency * mean_units)
+            None if question.target_concurrency is None else pool.budget_for(question.target_concurrency * mean_units)
         ),
     )
 
@@ -209,8 +207,7 @@ def _engine_formulas(pool: Pool, plan: KVCachePlan) -> tuple[str, ...]:
     terms = [f"{count} x {blocks:,}" if count > 1 else f"{blocks:,}" for blocks, count in holding.items()]
     return (
         f"block = {_pages(pool, plan.groups)} = {pool.unit_bytes:,} B",
-        f"blocks = {pool.memory_bytes:,} B // {pool.unit_bytes:,} B = {plan.num_blocks:,}, "
-        f"{pool.held_back} held back",
+        f"blocks = {pool.memory_bytes:,} B // {pool.unit_bytes:,} B = {plan.num_blocks:,}, {pool.held_back} held back",
         f"a request of {length:,} tokens = {' + '.join(terms)} blocks over the groups = {needed:,}",
         f"concurrency = {plan.num_blocks:,} / {needed:,} = {plan.num_blocks / needed:.2f}",
     )

@@ -149,15 +149,11 @@ class FractionRule:
 
 
 FRACTION_RULES: dict[str, FractionRule] = {
-    "vllm": FractionRule(
-        "vLLM 0.32.0", "gpu_memory_utilization", Fraction(92, 100), "total", "v1/worker/utils.py"
-    ),
+    "vllm": FractionRule("vLLM 0.32.0", "gpu_memory_utilization", Fraction(92, 100), "total", "v1/worker/utils.py"),
     "vllm-0.19": FractionRule(
         "vLLM V1 up to 0.19", "gpu_memory_utilization", Fraction(9, 10), "total", "v1/worker/utils.py"
     ),
-    "vllm-v0": FractionRule(
-        "vLLM V0", "gpu_memory_utilization", Fraction(9, 10), "total", "worker/worker.py"
-    ),
+    "vllm-v0": FractionRule("vLLM V0", "gpu_memory_utilization", Fraction(9, 10), "total", "worker/worker.py"),
     "sglang": FractionRule(
         "SGLang 0.5",
         "mem_fraction_static",
@@ -254,9 +250,7 @@ def device_budget(
     rule = FRACTION_RULES[engine]
     share = rule.default if fraction is None else fraction
     if share is None:
-        raise ModelError(
-            f"{rule.option} must be given: {rule.engine} derives it from the device and the batch"
-        )
+        raise ModelError(f"{rule.option} must be given: {rule.engine} derives it from the device and the batch")
     if not 0 < share <= 1:
         raise ModelError(f"{rule.option} must be > 0 and <= 1, got {float(share):g}")
     activations = _stated("activations", activation_bytes, ASSUMED_ACTIVATION_BYTES)

@@ -98,8 +98,7 @@ class PlacedCaches:
             )
         memory = list(kv_bytes) * (len(self.caches_of_ranks) if len(kv_bytes) == 1 else 1)
         return [
-            Worker(bytes_of_rank, caches)
-            for bytes_of_rank, caches in zip(memory, self.caches_of_ranks, strict=True)
+            Worker(bytes_of_rank, caches) for bytes_of_rank, caches in zip(memory, self.caches_of_ranks, strict=True)
         ]
 
 

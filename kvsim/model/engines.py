@@ -26,9 +26,7 @@ class EngineRules:
     """Blocks of the pool that no request gets: vLLM's null block."""
     check_held_back_blocks: int = 0
     """Those that the check whether one request of `max_model_len` fits leaves out."""
-    capacity: Literal["concurrency x max_model_len", "blocks / groups x block_size"] = (
-        "blocks / groups x block_size"
-    )
+    capacity: Literal["concurrency x max_model_len", "blocks / groups x block_size"] = "blocks / groups x block_size"
     """What the engine prints as its KV-cache size in tokens."""
     source: str = ""
 
@@ -51,18 +49,14 @@ ENGINES: dict[str, EngineRules] = {
         held_back_blocks=1,
         source="golden/public_kv_sizes.md, rules 1-3",
     ),
-    "vllm-v0": EngineRules(
-        name="vLLM V0", block_size=16, hybrid="full", source="golden/public_kv_sizes.md, rule 11"
-    ),
+    "vllm-v0": EngineRules(name="vLLM V0", block_size=16, hybrid="full", source="golden/public_kv_sizes.md, rule 11"),
     "sglang": EngineRules(
         name="SGLang 0.5", block_size=1, hybrid="refuse", source="golden/public_kv_sizes.md, rule 12"
     ),
     "tensorrt-llm": EngineRules(
         name="TensorRT-LLM", block_size=32, hybrid="refuse", source="geometry_rules.md, 5.1 and 5.5"
     ),
-    "lmdeploy": EngineRules(
-        name="LMDeploy 0.18", block_size=64, hybrid="refuse", source="geometry_rules.md, 5.1"
-    ),
+    "lmdeploy": EngineRules(name="LMDeploy 0.18", block_size=64, hybrid="refuse", source="geometry_rules.md, 5.1"),
 }
 
 

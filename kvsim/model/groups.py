@@ -97,9 +97,7 @@ def windows_as_full(specs: Sequence[KVCacheSpec]) -> tuple[KVCacheSpec, ...]:
     if _is_one_family(specs) or not any(spec.family[0] == "full" for spec in specs):
         return tuple(specs)
     return tuple(
-        evolve(spec, kind="full", window=None)
-        if isinstance(spec, AttentionSpec) and spec.kind in WINDOWED
-        else spec
+        evolve(spec, kind="full", window=None) if isinstance(spec, AttentionSpec) and spec.kind in WINDOWED else spec
         for spec in specs
     )
 

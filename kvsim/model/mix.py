@@ -53,9 +53,7 @@ def mix_of_percentiles(percentiles: Mapping[int, int]) -> LengthMix:
     shares = [percent - before for (percent, _), before in zip(ordered, below, strict=False)]
     shares[-1] += 100 - ordered[-1][0]
     named = ", ".join(f"p{percent} {num_tokens:,}" for percent, num_tokens in ordered)
-    return LengthMix(
-        tuple(zip(lengths, shares, strict=True)), f"the upper end of each step of {named} (assumed)"
-    )
+    return LengthMix(tuple(zip(lengths, shares, strict=True)), f"the upper end of each step of {named} (assumed)")
 
 
 def read_mix(mean_tokens: int | None = None, percentiles: str | None = None) -> LengthMix | None:

@@ -139,9 +139,7 @@ def plan_cache(
         missing = missing_bytes(groups, worker, evolve(options, max_model_len=plan.max_model_len), rules)
         if missing > 0:
             num_blocks = num_blocks_of(groups, worker, options)
-            raise StartRefusedError(
-                plan.max_model_len, largest_model_len(groups, num_blocks, options, rules), missing
-            )
+            raise StartRefusedError(plan.max_model_len, largest_model_len(groups, num_blocks, options, rules), missing)
     return plan
 
 
@@ -155,9 +153,7 @@ def lay_out(
     return KVCachePlan(rules, groups, tuple(workers), options, options.max_model_len, num_blocks)
 
 
-def groups_of(
-    specs: Sequence[KVCacheSpec], options: CacheOptions, rules: EngineRules
-) -> tuple[KVCacheGroup, ...]:
+def groups_of(specs: Sequence[KVCacheSpec], options: CacheOptions, rules: EngineRules) -> tuple[KVCacheGroup, ...]:
     """The groups that the engine makes of the layers of a model."""
     if rules.hybrid == "full":
         specs = windows_as_full(specs)
@@ -191,9 +187,7 @@ def largest_model_len(
     return bisect_right(lengths, num_blocks - rules.check_held_back_blocks, key=blocks_needed)
 
 
-def missing_bytes(
-    groups: Sequence[KVCacheGroup], worker: Worker, options: CacheOptions, rules: EngineRules
-) -> int:
+def missing_bytes(groups: Sequence[KVCacheGroup], worker: Worker, options: CacheOptions, rules: EngineRules) -> int:
     """Rule 12: by how much a worker's memory misses one request of `max_model_len`; 0 or less if it fits.
 
     Need x bytes per block + the held-back blocks - the memory, which an override of the blocks replaces.

@@ -40,9 +40,7 @@ class Pool:
 
     def raw_bytes(self, num_tokens: int) -> int:
         """Bytes that one sequence needs when its last token is written, however they are laid out."""
-        return sum(
-            spec.bytes_needed(num_tokens) * count for spec, count in Counter(self.specs.values()).items()
-        )
+        return sum(spec.bytes_needed(num_tokens) * count for spec, count in Counter(self.specs.values()).items())
 
     @property
     def usable_units(self) -> int:
@@ -91,9 +89,7 @@ def _bytes_of(specs: Sequence[KVCacheSpec], worker: Worker) -> Pool:
         units_of_request=lambda num_tokens: sum(
             spec.peak_bytes_needed(num_tokens) * count for spec, count in counts.items()
         ),
-        units_held=lambda num_tokens: sum(
-            spec.bytes_needed(num_tokens) * count for spec, count in counts.items()
-        ),
+        units_held=lambda num_tokens: sum(spec.bytes_needed(num_tokens) * count for spec, count in counts.items()),
     )
 
 

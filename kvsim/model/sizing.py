@@ -13,10 +13,7 @@ from kvsim.model.mix import LengthMix
 from kvsim.model.plan import KVCachePlan, lay_out
 from kvsim.model.pools import Pool, engine_pool, ideal_pool
 
-CLAIM = (
-    "A sizing of KV-cache memory, not an out-of-memory predictor: "
-    "weights, activations and overhead are inputs."
-)
+CLAIM = "A sizing of KV-cache memory, not an out-of-memory predictor: weights, activations and overhead are inputs."
 """What no output may leave out."""
 
 

@@ -73,9 +73,7 @@ def _sections(sizing: Sizing) -> list[tuple[str, list[tuple[str, Figure]]]]:
         ),
     ]
     if sizing.ideal.target_budget_bytes is not None:
-        sections.append(
-            ("Budget for the target", [("of max_model_len", lambda of: _maybe(of.target_budget_bytes))])
-        )
+        sections.append(("Budget for the target", [("of max_model_len", lambda of: _maybe(of.target_budget_bytes))]))
     if sizing.ideal.mix is not None:
         sections.append((f"Mix: {sizing.ideal.mix.origin}", _mix_rows(sizing.ideal.mix)))
     return sections

@@ -19,9 +19,7 @@ from kvsim.model.budget import (
 from kvsim.model.engines import ENGINES
 
 
-def budget(
-    engine: str, fraction: str, total: int = 80, weights: int = 16, activations: int = 2, overhead: int = 1
-):
+def budget(engine: str, fraction: str, total: int = 80, weights: int = 16, activations: int = 2, overhead: int = 1):
     return device_budget(
         BudgetLine("total", total * GIB),
         BudgetLine("weights", weights * GIB),
@@ -58,8 +56,7 @@ def test_requested_share_of_vllm_is_rounded_up():
 
 def test_formula_has_its_numbers_in_it():
     assert budget("vllm", "0.9").formula == (
-        "80 GiB total x 0.9 gpu_memory_utilization - 16 GiB weights - 2 GiB activations - 1 GiB overhead "
-        "= 53 GiB"
+        "80 GiB total x 0.9 gpu_memory_utilization - 16 GiB weights - 2 GiB activations - 1 GiB overhead = 53 GiB"
     )
     assert budget("tensorrt-llm", "0.5").formula == (
         "(80 GiB total - 1 GiB overhead - 16 GiB weights - 2 GiB activations) x 0.5 free_gpu_memory_fraction "
@@ -167,8 +164,7 @@ def test_budget_is_read_as_users_write_it():
         gpu="h100", parameters="8B", weight_dtype="fp8", fraction=0.9, activations="2 GiB", overhead="0 B"
     )
     assert got.formula == (
-        "79.10 GiB total x 0.9 gpu_memory_utilization - 7.45 GiB weights - 2 GiB activations - 0 B overhead "
-        "= 61.74 GiB"
+        "79.10 GiB total x 0.9 gpu_memory_utilization - 7.45 GiB weights - 2 GiB activations - 0 B overhead = 61.74 GiB"
     )
     assert [line.assumption for line in got.lines[1:]] == [
         "8,000,000,000 parameters in fp8, split evenly over 1 ranks",

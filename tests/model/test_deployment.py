@@ -28,9 +28,7 @@ def test_latent_vector_is_whole_on_every_rank():
 
 
 def test_pipeline_stages_hold_their_own_caches():
-    placed = place_caches(
-        uniform_geometry(33, 8, 128), Deployment(pipeline_parallel=2, tensor_parallel=2), 1000
-    )
+    placed = place_caches(uniform_geometry(33, 8, 128), Deployment(pipeline_parallel=2, tensor_parallel=2), 1000)
     first, second = frozenset(range(17)), frozenset(range(17, 33))
     assert placed.caches_of_ranks == (first, first, second, second)
     assert [worker.available_memory for worker in placed.workers([5])] == [5, 5, 5, 5]
@@ -46,9 +44,7 @@ def test_attention_block_grows_to_the_recurrent_state():
     assert isinstance(full, AttentionSpec)
     assert (state.unpadded_page_size_bytes, full.block_size) == (1_097_728, 544)
     assert state.page_size_bytes == full.page_size_bytes == 1_114_112
-    assert (
-        specs_of(load_geometry("qwen3-next-80b-a3b", Path()), recurrent_value_bytes=4)[3].block_size == 1056
-    )
+    assert specs_of(load_geometry("qwen3-next-80b-a3b", Path()), recurrent_value_bytes=4)[3].block_size == 1056
 
 
 def test_aligned_states_take_the_block_of_attention():
@@ -89,9 +85,7 @@ def test_unknown_words_are_refused():
         specs_of(uniform_geometry(1, 1, 8), engine="orca")
 
 
-@pytest.mark.parametrize(
-    "option", ["block_size", "tensor_parallel", "pipeline_parallel", "max_num_batched_tokens"]
-)
+@pytest.mark.parametrize("option", ["block_size", "tensor_parallel", "pipeline_parallel", "max_num_batched_tokens"])
 @pytest.mark.parametrize("value", [0, -1])
 def test_numbers_below_one_are_refused(option, value):
     with pytest.raises(ModelError, match=f"{option} must be > 0, got {value}"):

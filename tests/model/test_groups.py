@@ -72,9 +72,7 @@ def test_smaller_page_that_divides_the_largest_gets_a_longer_block():
 
 
 def test_other_pages_are_padded_to_the_largest():
-    sliding, state, full = with_equal_pages(
-        [attention("sliding_window", 8), mamba(24), attention(head_size=6)]
-    )
+    sliding, state, full = with_equal_pages([attention("sliding_window", 8), mamba(24), attention(head_size=6)])
     assert [spec.page_size_bytes for spec in (sliding, state, full)] == [40, 40, 40]
     assert isinstance(sliding, AttentionSpec)
     assert (sliding.block_size, sliding.unpadded_page_size_bytes) == (4, 32)

@@ -13,9 +13,7 @@ TWO_LAYERS = frozenset({0, 1})
 
 def plan(memory: int, specs=(FULL, FULL), engine: str = "vllm", **options):
     given = {"max_model_len": 40, "max_num_batched_tokens": 5} | options
-    return plan_cache(
-        specs, [Worker(memory, frozenset(range(len(specs))))], CacheOptions(**given), ENGINES[engine]
-    )
+    return plan_cache(specs, [Worker(memory, frozenset(range(len(specs))))], CacheOptions(**given), ENGINES[engine])
 
 
 def test_blocks_are_what_memory_holds_the_null_block_included():
