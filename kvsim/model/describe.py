@@ -1,7 +1,6 @@
 """A geometry in plain data: what `kvsim model` prints, by layer kind, in bf16 and as one rank holds it."""
 
 from attrs import evolve
-from rich.table import Table
 
 from kvsim.model.geometry import KV_KINDS, KVDtype, LayerKV, ModelGeometry
 
@@ -116,34 +115,3 @@ def _rank(
         "state_bytes_per_seq": stage.state_bytes_per_seq(tensor_parallel),
         "formula": geometry.formula(kv_dtype, tensor_parallel, pipeline_parallel),
     }
-
-
-def geometry_table(geometry: ModelGeometry, kv_dtype: KVDtype = "bf16", tensor_parallel: int = 1) -> Table:
-    """One row for each sort of cache; a + marks those that lie beside another in the same layer.
-
-    Heads and widths are the model's, bytes those of one rank that holds all layers.
-    """
-    headings = (
-        "cache",
-        "layers",
-        "KV heads",
-        "K",
-        "V",
-        "window",
-        f"B/token ({kv_dtype})",
-        "state B/sequence",
-    )
-    table = Table(*headings)
-    for column in table.columns[1:]:
-        column.justify = "right"
-    counts: dict[tuple[str, LayerKV], int] = {}
-    for layer in geometry.layers:
-        for place, cache in enumerate(layer.caches()):
-            key = ("+ " * (place > 0) + kind_word(cache), evolve(cache, beside=()))
-            counts[key] = counts.get(key, 0) + 1
-    for (word, cache), count in counts.items():
-        size = -(-count * cache.entry_bytes(kv_dtype, tensor_parallel) // cache.tokens_per_entry)
-        state = count * cache.state.bytes_per_seq(tensor_parallel) if cache.state else 0
-        numbers = (count, cache.num_kv_heads, cache.k_dim, cache.v_dim, cache.window, size, state)
-        table.add_row(word, *(f"{number:,}" if number else "-" for number in numbers))
-    return table

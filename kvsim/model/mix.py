@@ -56,15 +56,21 @@ def mix_of_percentiles(percentiles: Mapping[int, int]) -> LengthMix:
     return LengthMix(tuple(zip(lengths, shares, strict=True)), f"the upper end of each step of {named} (assumed)")
 
 
-def read_mix(mean_tokens: int | None = None, percentiles: str | None = None) -> LengthMix | None:
-    """The mix that a user wrote, as a mean or as "50=800,90=3000,99=8000"; None for neither.
+def read_mix(
+    mean_tokens: int | None = None, percentiles: str | None = None, lengths: Iterable[int] | None = None
+) -> LengthMix | None:
+    """The mix that a user gave: a mean, "50=800,90=3000,99=8000", or the lengths of a trace; None for none of them.
 
-    Raises ModelError for both, or for percentiles that are no numbers.
+    Raises ModelError for more than one, or for percentiles that are no numbers.
     """
-    if percentiles is None:
-        return None if mean_tokens is None else mix_of_mean(mean_tokens)
+    if [mean_tokens, percentiles, lengths].count(None) < 2:
+        raise ModelError("give one of the mean, the percentiles and the trace of a mix")
     if mean_tokens is not None:
-        raise ModelError("give the mean or the percentiles of a mix, not both")
+        return mix_of_mean(mean_tokens)
+    if lengths is not None:
+        return mix_of_lengths(lengths)
+    if percentiles is None:
+        return None
     try:
         pairs = [pair.split("=") for pair in percentiles.split(",")]
         return mix_of_percentiles({int(percent): int(num_tokens) for percent, num_tokens in pairs})

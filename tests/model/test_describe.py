@@ -1,27 +1,18 @@
-"""A geometry in plain data and as a table."""
+"""A geometry in plain data."""
 
 import json
 from pathlib import Path
 from typing import Any
 
 import pytest
-from rich.console import Console
 
 from kvsim.errors import ModelError
 from kvsim.model.catalogue import catalogue, load_geometry
-from kvsim.model.describe import describe, geometry_table
+from kvsim.model.describe import describe
 
 
 def described(name: str, *arguments: Any) -> dict[str, Any]:
     return describe(load_geometry(name, Path()), *arguments)
-
-
-def printed(name: str, *arguments: Any) -> list[list[str]]:
-    console = Console(width=200)
-    with console.capture() as capture:
-        console.print(geometry_table(load_geometry(name, Path()), *arguments))
-    lines = [line.strip("│┃ ") for line in capture.get().splitlines() if line.startswith("│")]
-    return [[cell.strip() for cell in line.split("│")] for line in lines]
 
 
 def test_a_rank_of_a_uniform_model() -> None:
@@ -80,18 +71,3 @@ def test_ranks_that_do_not_divide_are_refused() -> None:
         described("qwen2.5-7b", "bf16", 8)
     with pytest.raises(ModelError, match="kv_dtype must be one of"):
         described("qwen2.5-7b", "fp12")
-
-
-def test_the_table_has_a_row_for_each_sort_of_cache() -> None:
-    assert printed("gemma-3-1b") == [
-        ["sliding", "22", "1", "256", "256", "512", "22,528", "-"],
-        ["full", "4", "1", "256", "256", "-", "4,096", "-"],
-    ]
-    assert printed("deepseek-v3.2", "fp8") == [
-        ["mla", "61", "1", "576", "-", "-", "35,136", "-"],
-        ["+ index", "61", "1", "128", "-", "-", "8,052", "-"],
-    ]
-    assert printed("falcon-h1-0.5b", "bf16", 2) == [
-        ["full", "36", "2", "64", "64", "-", "9,216", "-"],
-        ["+ mamba", "36", "-", "-", "-", "-", "-", "7,299,072"],
-    ]
