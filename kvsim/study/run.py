@@ -64,14 +64,14 @@ def simulate(scenario: Scenario, *, on_progress: Progress | None = None) -> Resu
     """
     planned = plan(scenario)
     memory, shape = scenario.memory, planned.shape
-    simulation = Simulation(
-        planned.engine,
-        PagedAllocator(shape.num_blocks, shape.block_size, memory.prefix_sharing),
-        _first_checked(scenario),
-        watermark_blocks=int(memory.watermark * shape.num_blocks),
-        on_outputs=_progress_hook(scenario, on_progress),
-    )
     try:
+        simulation = Simulation(
+            planned.engine,
+            PagedAllocator(shape.num_blocks, shape.block_size, memory.prefix_sharing),
+            _first_checked(scenario),
+            watermark_blocks=int(memory.watermark * shape.num_blocks),
+            on_outputs=_progress_hook(scenario, on_progress),
+        )
         recorder = simulation.run()
     except OverflowError:
         raise ScenarioError(

@@ -165,7 +165,7 @@ class Generated(Consistent):
         arrival_ns = 0
         request_id = 0
         while True:
-            gaps = np.rint(self.sample_gaps(streams["arrivals"], _CHUNK) * 1e9).astype(np.int64).tolist()
+            gaps = [round(gap * 1e9) for gap in self.sample_gaps(streams["arrivals"], _CHUNK).tolist()]
             prompts = self.prompt.sample(streams["prompts"], _CHUNK).tolist()
             outputs = self.output.sample(streams["outputs"], _CHUNK).tolist()
             prefixes = [0] * _CHUNK
@@ -198,7 +198,7 @@ class Gamma(Generated):
     """Arrivals at `rate` per second whose gaps have the coefficient of variation `cv`; more than 1 is bursty."""
 
     rate: float = field(validator=_rate)
-    cv: float = field(validator=more_than_zero(100))
+    cv: float = field(validator=between(0.001, 100))
 
     def sample_gaps(self, rng: np.random.Generator, count: int) -> np.ndarray:
         return rng.gamma(self.cv**-2, self.cv**2 / self.rate, size=count)

@@ -23,6 +23,8 @@ from kvsim.workload.request import Request, Span, make_request
 
 MOONCAKE_BLOCK_TOKENS = 512
 _GZIP_MAGIC = b"\x1f\x8b"
+_MOST_DIGITS = 100
+"""Longer numbers are not read at all: Python refuses to, and a message need not repeat them."""
 
 
 class Row(NamedTuple):
@@ -182,7 +184,7 @@ class Trace:
         Raises TraceError for a file or line that cannot be used, or a file without requests.
         """
         lines = Lines(base / self.path)
-        speedup = Fraction(self.speedup)
+        speedup = Fraction(str(self.speedup))  # 0.1 is a tenth, as it was written
         first_ns: int | None = None
         last_ns = 0
         for request_id, row in enumerate(islice(READERS[self.format].read(lines), self.limit)):
@@ -201,29 +203,38 @@ class Trace:
 def _parse_timestamp(lines: Lines, text: str) -> int:
     """Nanoseconds since 1970 of "2023-11-16 18:15:46.6805900", read as UTC and without rounding."""
     whole, _, fraction = text.partition(".")
+    rule = "TIMESTAMP must look like 2023-11-16 18:15:46.6805900"
     try:
         seconds = int(datetime.fromisoformat(whole + "+00:00").timestamp())
-        nanoseconds = int(fraction.ljust(9, "0")) if fraction else 0
     except ValueError:
-        lines.refuse(f"TIMESTAMP must look like 2023-11-16 18:15:46.6805900, got {text!r}")
+        lines.refuse(f"{rule}, got {_shown(text)}")
+    if not (fraction or "0").isdecimal():
+        lines.refuse(f"{rule}, got {_shown(text)}")
     if len(fraction) > 9:
-        lines.refuse(f"TIMESTAMP must have at most nine digits after the point, got {text!r}")
-    return seconds * 10**9 + nanoseconds
+        lines.refuse(f"TIMESTAMP must have at most nine digits after the point, got {_shown(text)}")
+    return seconds * 10**9 + int(fraction.ljust(9, "0"))
+
+
+def _shown(value: object) -> str:
+    """A value as a message repeats it."""
+    text = repr(value)
+    return text if len(text) <= _MOST_DIGITS else f"{text[:_MOST_DIGITS]}..."
 
 
 def _parse_count(lines: Lines, name: str, text: str) -> int:
-    if not text.strip().isdecimal():
-        lines.refuse(f"{name} must be a whole number >= 1, got {text!r}")
-    return _check_count(lines, name, int(text))
+    digits = text.strip()
+    if not digits.isdecimal() or len(digits) > _MOST_DIGITS:
+        lines.refuse(f"{name} must be a whole number from 1 to {MAX_TOKENS:,}, got {_shown(text)}")
+    return _check_count(lines, name, int(digits))
 
 
 def _check_count(lines: Lines, name: str, value: Any) -> int:
     if type(value) is not int or not 1 <= value <= MAX_TOKENS:
-        lines.refuse(f"{name} must be a whole number from 1 to {MAX_TOKENS:,}, got {value!r}")
+        lines.refuse(f"{name} must be a whole number from 1 to {MAX_TOKENS:,}, got {_shown(value)}")
     return int(value)
 
 
 def _check_milliseconds(lines: Lines, value: Any) -> int:
     if type(value) is not int or not 0 <= value < 10**12:
-        lines.refuse(f"timestamp must be a whole number of milliseconds >= 0, got {value!r}")
+        lines.refuse(f"timestamp must be a whole number of milliseconds >= 0, got {_shown(value)}")
     return int(value)

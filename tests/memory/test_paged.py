@@ -7,17 +7,12 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from kvsim.memory.allocator import NO_HIT, Hit, Occupancy
 from kvsim.memory.paged import PagedAllocator
 from kvsim.workload.request import Content, Request, Source, Span, merged
+from tests.makers import make_request
 
 
 def make_allocator(blocks: int = 33, block_size: int = 16, prefix_sharing: bool = True) -> PagedAllocator:
     """`blocks` counts the null block."""
     return PagedAllocator(blocks, block_size, prefix_sharing)
-
-
-def make_request(id: int, own: int = 0, *, shared: int = 0, output: int = 10) -> Request:
-    """A prompt of `shared` tokens that all requests have in common and `own` tokens that nobody else has."""
-    prompt = merged([Span("sys", 0, shared), Span(f"user:{id}", 0, own)])
-    return Request(id, 0, prompt, (Span(f"out:{id}", 0, output),))
 
 
 def admit(allocator: PagedAllocator, request: Request, num_tokens: int | None = None) -> Hit:
