@@ -26,8 +26,10 @@ LEVELS = (
     "allocated_blocks",
     "cached_blocks",
     "blank_blocks",
-    "live_tokens",
-    "logical_tokens",
+    "live_bytes",
+    "padding_bytes",
+    "logical_bytes",
+    "window_saving_bytes",
     "running",
     "waiting",
 )

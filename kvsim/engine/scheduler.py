@@ -128,7 +128,7 @@ class Scheduler:
                 return
             num_new = min(num_new, budget)
             num_tokens = hit.num_tokens + num_new
-            must_fit = state.num_tokens if config.scheduler_reserve_full_isl else num_tokens
+            must_fit = state.num_tokens if config.scheduler_reserve_full_isl else None
             spare = self.watermark_blocks if self.running else 0
             if not self.allocator.admit(state.request, hit, num_tokens, must_fit, spare):
                 step.refused = state

@@ -131,7 +131,7 @@ class Simulation:
             return "prompt_too_long"
         if config.reject_unservable:
             longest = min(request.prompt_tokens + request.output_tokens, self.max_model_len)
-            if not self.allocator.fits_empty_pool(longest - 1):
+            if not self.allocator.fits_empty_pool(request.prompt_tokens, longest - 1):
                 return "never_fits"
         if config.max_waiting is not None and len(self.scheduler.waiting) >= config.max_waiting:
             return "queue_full"

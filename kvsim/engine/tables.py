@@ -12,18 +12,16 @@ from kvsim.engine.recorder import EVENTS, Recorder, RequestRecord
 
 @frozen
 class MemoryShape:
-    """The pool that was simulated, in the units that levels are counted in.
+    """The pool that was simulated; sizes are bytes on one device.
 
-    `num_blocks` counts the null block, `token_bytes` and `block_bytes` are bytes on one device.
+    `num_blocks` counts the null block. `token_bytes` is what a token takes in all groups of layers together, and a
+    block belongs to one group at a time, so with several groups a block holds less than `block_size x token_bytes`.
     """
 
     num_blocks: int
     block_size: int
+    block_bytes: int
     token_bytes: int
-
-    @property
-    def block_bytes(self) -> int:
-        return self.block_size * self.token_bytes
 
     @property
     def pool_bytes(self) -> int:
@@ -45,29 +43,29 @@ class RunTables:
 
 
 def timeline_frame(recorder: Recorder, shape: MemoryShape) -> pl.DataFrame:
-    """The recorder's levels in bytes. A paged pool of one group has no slack but the tail of last blocks."""
-    counted = {name: np.frombuffer(column, dtype=np.int64) for name, column in recorder.levels.items()}
-    allocated = counted["allocated_blocks"] * shape.block_bytes
-    live = counted["live_tokens"] * shape.token_bytes
-    logical = counted["logical_tokens"] * shape.token_bytes
-    nothing = np.zeros_like(live)
+    """The recorder's levels in bytes. A paged pool reserves nothing, and any free block serves."""
+    level = {name: np.frombuffer(column, dtype=np.int64) for name, column in recorder.levels.items()}
+    allocated = level["allocated_blocks"] * shape.block_bytes
+    slack = allocated - level["live_bytes"]
+    nothing = np.zeros_like(slack)
     columns = {
         "time_ns": np.frombuffer(recorder.times, dtype=np.int64),
-        "pool_bytes": np.full_like(live, shape.pool_bytes),
+        "pool_bytes": np.full_like(slack, shape.pool_bytes),
         "allocated_bytes": allocated,
-        "live_bytes": live,
-        "slack_bytes": allocated - live,
-        "tail_bytes": allocated - live,
+        "live_bytes": level["live_bytes"],
+        "slack_bytes": slack,
+        "tail_bytes": slack - level["padding_bytes"],
         "reserved_bytes": nothing,
         "unused_bytes": nothing,
-        "padding_bytes": nothing,
+        "padding_bytes": level["padding_bytes"],
         "external_bytes": nothing,
-        "cached_bytes": counted["cached_blocks"] * shape.block_bytes,
-        "blank_bytes": counted["blank_blocks"] * shape.block_bytes,
-        "logical_bytes": logical,
-        "shared_saving_bytes": logical - live,
-        "running": counted["running"],
-        "waiting": counted["waiting"],
+        "cached_bytes": level["cached_blocks"] * shape.block_bytes,
+        "blank_bytes": level["blank_blocks"] * shape.block_bytes,
+        "logical_bytes": level["logical_bytes"],
+        "window_saving_bytes": level["window_saving_bytes"],
+        "shared_saving_bytes": level["logical_bytes"] - level["window_saving_bytes"] - level["live_bytes"],
+        "running": level["running"],
+        "waiting": level["waiting"],
         **{name: np.frombuffer(recorder.events[name], dtype=np.int64) for name in EVENTS},
     }
     return pl.DataFrame(columns)

@@ -56,7 +56,7 @@ class BlockPool:
         return self._ref_counts[block]
 
     def find(self, keys: Sequence[int]) -> list[int]:
-        """Blocks of the leading keys that are there; of equal keys the block published first (17, 19)."""
+        """First blocks of the leading keys that are there (rule 17)."""
         blocks = []
         get = self._first_block.get
         for key in keys:
@@ -66,10 +66,17 @@ class BlockPool:
             blocks.append(block)
         return blocks
 
+    def has(self, key: int) -> bool:
+        return key in self._first_block
+
+    def first_block(self, key: int) -> int:
+        """Of the blocks that carry a key, the one published first (rule 19)."""
+        return self._first_block[key]
+
     def num_idle(self, blocks: Sequence[int]) -> int:
-        """How many of these findable blocks are in the free queue."""
+        """How many of these findable blocks are in the free queue; the null block is in no queue."""
         counts = self._ref_counts
-        return sum(not counts[block] for block in blocks)
+        return sum(not counts[block] for block in blocks if block)
 
     def take(self, num_blocks: int) -> list[int]:
         """Take blocks from the front of the queue; cached ones lose their key only now (rule 25)."""
