@@ -74,7 +74,12 @@ def read_results(directory: Path) -> Results:
     written = _read_summary(directory / SUMMARY)
     try:
         pool = written["pool"]
-        shape = MemoryShape(pool["num_blocks"], pool["block_size_tokens"], written["geometry"]["bytes_per_token"])
+        shape = MemoryShape(
+            pool["num_blocks"],
+            pool["block_size_tokens"],
+            pool["block_bytes"],
+            written["geometry"]["bytes_per_token"],
+        )
         return Results(
             description={name: written[name] for name in DESCRIPTION},
             shape=shape,
@@ -109,6 +114,6 @@ def _read_parquet(path: Path) -> pl.DataFrame:
     try:
         return pl.read_parquet(path)
     except OSError as error:
-        raise OutputError(f"{path}: cannot be read: {error.strerror or error}") from None
+        raise OutputError(f"{path}: cannot be read: {error.strerror or 'No such file or directory'}") from None
     except pl.exceptions.PolarsError as error:
         raise OutputError(f"{path}: not a Parquet file that kvsim run wrote: {error}") from None

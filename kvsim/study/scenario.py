@@ -52,13 +52,23 @@ class ModelTable(Consistent):
 
 @frozen(kw_only=True)
 class MemoryTable(Consistent):
-    """[memory]: bytes for KV on each device, or the number of blocks (the null block included) itself."""
+    """[memory]: bytes for KV on each device, or the number of blocks (the null block included) itself.
+
+    `prefix_cache_retention` says which blocks of sliding windows can be found again: those before the positions
+    that a later request can resume at, as vLLM does by default, or all full ones.
+    """
 
     budget: int | None = field(default=None, validator=validators.optional(at_least(1)), metadata=BYTES)
     num_blocks: int | None = field(default=None, validator=validators.optional(between(2, MAX_BLOCKS)))
     block_size: int = field(default=16, validator=token_count)
     prefix_sharing: bool = True
     watermark: float = field(default=0.0, validator=between(0, 1))
+    prefix_cache_retention: Literal["boundaries", "all"] = "boundaries"
+
+    @property
+    def retention_interval(self) -> int | None:
+        """vLLM's prefix_cache_retention_interval: 0 or None."""
+        return 0 if self.prefix_cache_retention == "boundaries" else None
 
     @staticmethod
     def contradictions(values: Mapping[str, Any]) -> list[str]:

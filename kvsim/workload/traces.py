@@ -18,7 +18,7 @@ from typing import IO, Any, NamedTuple, NoReturn
 from attrs import field, frozen, validators
 
 from kvsim.errors import TraceError
-from kvsim.rules import MAX_TOKENS, at_least, more_than_zero, not_blank
+from kvsim.rules import MAX_TOKENS, at_least, more_than_zero, not_blank, one_of
 from kvsim.workload.request import Request, Span, make_request
 
 MOONCAKE_BLOCK_TOKENS = 512
@@ -170,7 +170,7 @@ class Trace:
     """A replay of a trace file at its own times divided by `speedup`, of all its rows or the first `limit`."""
 
     path: str = field(validator=not_blank)
-    format: str = field(validator=validators.in_(tuple(READERS)))
+    format: str = field(validator=one_of(READERS))
     speedup: float = field(default=1.0, validator=more_than_zero(1_000_000))
     limit: int | None = field(default=None, validator=validators.optional(at_least(1)))
 
