@@ -12,7 +12,8 @@ from kvsim import __version__
 from kvsim.errors import KvsimError
 
 if TYPE_CHECKING:
-    from kvsim.engine.results import Results
+    from rich.console import RenderableType
+
     from kvsim.study.run import Progress
 
 app = typer.Typer(
@@ -89,7 +90,9 @@ def run(
     if json:
         sys.stdout.write(summary_json(results))
     else:
-        _print_results(results)
+        from kvsim.study.results_table import results_table
+
+        _print(results_table(results))
 
 
 @app.command()
@@ -110,12 +113,157 @@ def plot(
     print(f"wrote {target}", file=sys.stderr)
 
 
-def _print_results(results: "Results") -> None:
+@app.command()
+def model(
+    config: Annotated[str, typer.Argument(help="Catalogue name, config.json, or hf:org/model.")],
+    kv_dtype: Annotated[str, typer.Option(help="Number format of the cache.")] = "bf16",
+    tensor_parallel: Annotated[int, typer.Option(help="Ranks that share the heads.")] = 1,
+    pipeline_parallel: Annotated[int, typer.Option(help="Ranks that share the layers.")] = 1,
+    json: Annotated[bool, typer.Option("--json", help="Print all of it as JSON, and nothing else.")] = False,
+) -> None:
+    """Show what a model keeps of each token, by kind of layer.
+
+    For example:
+
+    - `kvsim model gemma-3-27b`
+    - `kvsim model path/to/config.json --kv-dtype fp8 --tensor-parallel 4 --json`
+    """
+    from kvsim.model.catalogue import load_geometry
+    from kvsim.model.describe import describe
+    from kvsim.model.formats import known_dtype
+
+    geometry = load_geometry(config, Path())
+    dtype = known_dtype(kv_dtype)
+    if json:
+        _print_json(describe(geometry, dtype, tensor_parallel, pipeline_parallel))
+    else:
+        from kvsim.study.geometry_table import model_page
+
+        _print(model_page(geometry, dtype, tensor_parallel, pipeline_parallel))
+
+
+@app.command()
+def size(
+    config: Annotated[str, typer.Argument(help="Catalogue name, config.json, or hf:org/model.")],
+    budget: Annotated[str | None, typer.Option(help="KV bytes on each rank, such as '30 GiB'.")] = None,
+    gpu: Annotated[str | None, typer.Option(help="GPU of the table, such as h100.")] = None,
+    memory: Annotated[str | None, typer.Option(help="A device's memory as programs see it.")] = None,
+    weights: Annotated[str | None, typer.Option(help="Bytes of weights on each rank.")] = None,
+    parameters: Annotated[str | None, typer.Option(help="Parameters of the model, such as 8.03B.")] = None,
+    weight_dtype: Annotated[str, typer.Option(help="Number format of the weights.")] = "bf16",
+    activations: Annotated[str | None, typer.Option(help="Activation peak on each rank.")] = None,
+    overhead: Annotated[str | None, typer.Option(help="Device context, buffers, captured graphs.")] = None,
+    fraction: Annotated[
+        float | None,
+        typer.Option(
+            "--gpu-memory-utilization",
+            "--mem-fraction-static",
+            "--free-gpu-memory-fraction",
+            "--cache-max-entry-count",
+            help="Share of memory that the engine takes, by its own rule.",
+        ),
+    ] = None,
+    engine: Annotated[str, typer.Option(help="vllm, vllm-0.19, vllm-v0, sglang, tensorrt-llm or lmdeploy.")] = "vllm",
+    max_model_len: Annotated[int | None, typer.Option(help="Longest request; else the model's own.")] = None,
+    block_size: Annotated[int | None, typer.Option(help="Tokens of a block; else the engine's own.")] = None,
+    kv_dtype: Annotated[str, typer.Option(help="Number format of the cache.")] = "bf16",
+    tensor_parallel: Annotated[int, typer.Option(help="Ranks that share the heads.")] = 1,
+    pipeline_parallel: Annotated[int, typer.Option(help="Ranks that share the layers.")] = 1,
+    max_num_batched_tokens: Annotated[int | None, typer.Option(help="Tokens of one step.")] = None,
+    source_tokens: Annotated[int | None, typer.Option(help="Image or encoder tokens of a request.")] = None,
+    sequences: Annotated[int, typer.Option(help="How many sequences to lay out.")] = 1,
+    tokens: Annotated[int | None, typer.Option(help="Tokens of each; else max_model_len.")] = None,
+    target: Annotated[int | None, typer.Option(help="Concurrency to find the budget for.")] = None,
+    mean_tokens: Annotated[int | None, typer.Option(help="Mean length of a mix of requests.")] = None,
+    percentiles: Annotated[str | None, typer.Option(help="Lengths of a mix: 50=800,90=3000,99=8000.")] = None,
+    trace: Annotated[Path | None, typer.Option(help="Trace whose lengths are the mix.")] = None,
+    trace_format: Annotated[str, typer.Option(help="azure or mooncake.")] = "azure",
+    plot: Annotated[Path | None, typer.Option(help="Draw bytes against context length here.")] = None,
+    json: Annotated[bool, typer.Option("--json", help="Print all of it as JSON, and nothing else.")] = False,
+) -> None:
+    """Say how many tokens and requests fit, ideally and as the engine lays them out.
+
+    For example:
+
+    - `kvsim size qwen2.5-32b --budget "30 GiB" --max-model-len 8192`
+    - `kvsim size gemma-3-27b --gpu h100 --parameters 27.4B --tensor-parallel 2 --plot scaling.png`
+    - `kvsim size llama-3.1-8b --budget "16 GiB" --sequences 16 --tokens 8192 --json`
+    """
+    from kvsim.model.budget import read_budget
+    from kvsim.model.catalogue import load_geometry
+    from kvsim.model.deployment import Deployment
+    from kvsim.model.formats import known_dtype
+    from kvsim.model.mix import read_mix
+    from kvsim.model.sizing import size as size_model
+
+    geometry = load_geometry(config, Path())
+    deployment = Deployment(
+        kv_dtype=known_dtype(kv_dtype),
+        engine=engine,
+        block_size=block_size,
+        tensor_parallel=tensor_parallel,
+        pipeline_parallel=pipeline_parallel,
+        max_num_batched_tokens=max_num_batched_tokens,
+        source_tokens=source_tokens,
+    )
+    kv = read_budget(
+        budget=budget,
+        gpu=gpu,
+        memory=memory,
+        engine=engine,
+        fraction=fraction,
+        weights=weights,
+        parameters=parameters,
+        weight_dtype=weight_dtype,
+        activations=activations,
+        overhead=overhead,
+        num_ranks=deployment.num_ranks,
+    )
+    sizing = size_model(
+        geometry,
+        kv.kv_bytes,
+        deployment,
+        max_model_len=max_model_len,
+        num_sequences=sequences,
+        num_tokens=tokens,
+        target_concurrency=target,
+        mix=read_mix(mean_tokens, percentiles, _trace_lengths(trace, trace_format)),
+        assumptions=kv.assumptions,
+    )
+    if plot is not None:
+        from kvsim.model.scaling import save_scaling_plot, scaling
+        from kvsim.study.files import staged
+
+        lines = scaling(geometry, kv.kv_bytes, deployment, max_model_len=max_model_len)
+        with staged(plot.parent) as folder:
+            save_scaling_plot(lines, folder / plot.name)
+    if json:
+        _print_json(sizing.to_json() | {"budget": kv.to_json()})
+    else:
+        from kvsim.study.sizing_table import sizing_table
+
+        _print(sizing_table(sizing, kv))
+
+
+def _trace_lengths(path: Path | None, trace_format: str) -> list[int] | None:
+    """Prompt and output tokens of each request of a trace."""
+    if path is None:
+        return None
+    from kvsim.workload.traces import read_rows
+
+    return [row.prompt_tokens + row.output_tokens for row in read_rows(path, trace_format)]
+
+
+def _print_json(value: object) -> None:
+    from json import dumps
+
+    print(dumps(value, indent=2, ensure_ascii=False, allow_nan=False))
+
+
+def _print(page: "RenderableType") -> None:
     from rich.console import Console
 
-    from kvsim.study.console import results_table
-
-    Console(highlight=False).print(results_table(results))
+    Console(highlight=False).print(page)
 
 
 @contextmanager

@@ -114,7 +114,11 @@ def main(arguments: list[str]) -> int:
     if len(arguments) != 1:
         print("usage: python -m tests.check_configs DIR", file=sys.stderr)
         return 2
-    total, problems = check(Path(arguments[0]))
+    folder = Path(arguments[0])
+    if not (folder / "facts.jsonl").is_file():
+        print(f"{folder}: there is no facts.jsonl", file=sys.stderr)
+        return 2
+    total, problems = check(folder)
     for problem in problems:
         print(problem)
     print(f"{total - len(problems)} of {total} match")

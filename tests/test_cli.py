@@ -51,7 +51,7 @@ def test_run_prints_a_table_and_writes_four_files(tmp_path: Path) -> None:
         "prefix hits",
     ):
         assert line in done.stdout
-    assert "2 layers x 1 KV heads x (4 K + 4 V) x 2 B = 32 B" in done.stdout
+    assert "2 layers x 1 KV head x (4 K + 4 V) x 2 B = 32 B" in done.stdout
     assert "not an out-of-memory predictor and not a throughput benchmark" in done.stdout
     names = ["memory.png", "requests.parquet", "summary.json", "timeline.parquet"]
     assert sorted(path.name for path in (tmp_path / "out").iterdir()) == names
@@ -160,7 +160,65 @@ def test_ctrl_c_leaves_nothing_behind_and_exits_with_130(tmp_path: Path) -> None
     assert not (tmp_path / "out").exists()
 
 
-@pytest.mark.parametrize("arguments", [(), ("run",), ("plot",)])
+def test_model_shows_layers_by_kind() -> None:
+    done = kvsim("model", "gemma-3-27b", "--kv-dtype", "fp8")
+    assert done.returncode == 0
+    assert "sliding" in done.stdout
+    assert "62 layers x 16 KV heads x (128 K + 128 V) x 1 B = 253,952 B" in done.stdout
+    facts = json.loads(kvsim("model", "gemma-3-27b", "--json").stdout)
+    assert facts["kv_bytes_per_token_bf16"] == 507_904
+    assert [group["kind"] for group in facts["groups"]] == ["sliding", "full"]
+
+
+def test_size_answers_by_both_accountings() -> None:
+    done = kvsim("size", "qwen2.5-32b", "--budget", "30 GiB", "--max-model-len", "8192")
+    assert done.returncode == 0
+    assert "bytes per token = 64 layers x 8 KV heads x (128 K + 128 V) x 2 B = 262,144 B" in done.stdout
+    answers = json.loads(kvsim("size", "qwen2.5-32b", "--budget", "30 GiB", "--max-model-len", "8192", "--json").stdout)
+    assert (answers["ideal"]["whole_requests"], answers["engine"]["whole_requests"]) == (15, 14)
+    keys = {
+        "bytes_per_token", "bytes_per_block", "num_blocks", "capacity_tokens", "max_concurrency", "whole_requests",
+        "longest_model_len", "raw_bytes", "allocated_bytes", "slack_bytes",
+    }  # fmt: skip
+    assert keys <= set(answers["ideal"])
+    assert keys <= set(answers["engine"])
+
+
+def test_size_takes_the_lengths_of_a_trace_as_its_mix(tmp_path: Path) -> None:
+    write_scenario(tmp_path, TINY_TRACE)
+    done = kvsim("size", "llama-3.1-8b", "--budget", "1 GiB", "--trace", tmp_path / "trace.csv", "--json")
+    mix = json.loads(done.stdout)["engine"]["mix"]
+    assert mix["mean_tokens"] == pytest.approx((16 + 39 + 8) / 3)
+    assert "3 given lengths" in mix["origin"]
+
+
+def test_size_draws_the_scaling_chart(tmp_path: Path) -> None:
+    done = kvsim("size", "llama-3.1-8b", "--budget", "16 GiB", "--plot", tmp_path / "scaling.png")
+    assert done.returncode == 0
+    assert (tmp_path / "scaling.png").read_bytes().startswith(b"\x89PNG")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("model", "llama-3.1-8c"), "close names: llama-3.1-8b"),
+        (("model", "llama-3.1-8b", "--kv-dtype", "fp6"), "kv_dtype must be one of"),
+        (("model", "llama-3.1-8b", "--tensor-parallel", "3"), "tensor_parallel must divide"),
+        (("size", "llama-3.1-8b"), "budget"),
+        (("size", "llama-3.1-8b", "--budget", "much"), "must be a size"),
+        (("size", "llama-3.1-8b", "--budget", "0 GiB"), "must be > 0"),
+        (("size", "llama-3.1-8b", "--budget", "1 GiB", "--sequences", "0"), "num_sequences must be > 0, got 0"),
+        (("size", "llama-3.1-8b", "--gpu", "h1000", "--parameters", "8B"), "gpu must be one of"),
+        (("size", "llama-3.1-8b", "--budget", "1 GiB", "--engine", "tgi"), "engine must be one of"),
+        (("size", "llama-3.1-8b", "--budget", "1 GiB", "--trace", "none.csv"), "none.csv: cannot be read"),
+        (("size", "llama-3.1-8b", "--budget", "1 GiB", "--percentiles", "50"), "percentiles must be like"),
+    ],
+)
+def test_static_questions_that_make_no_sense_are_refused(arguments: tuple[str, ...], message: str) -> None:
+    assert message in refused(*arguments)
+
+
+@pytest.mark.parametrize("arguments", [(), ("run",), ("plot",), ("model",), ("size",)])
 def test_every_command_has_help(arguments: tuple[str, ...]) -> None:
     done = kvsim(*arguments, "--help")
     assert done.returncode == 0

@@ -6,6 +6,7 @@ geometry, and where they were read; it goes through the same reading as any conf
 
 import difflib
 import json
+import os
 from importlib import resources
 from pathlib import Path
 from typing import TypedDict, cast
@@ -33,23 +34,24 @@ def catalogue() -> dict[str, CatalogueEntry]:
 
 
 def load_geometry(config: str, base: Path) -> ModelGeometry:
-    """The geometry of a config.json at a path relative to `base`, of "hf:org/model", or of a catalogue name.
+    """The geometry of a config.json at a path relative to `base`, of a catalogue name, or of "hf:org/model".
 
-    What ends in .json or exists as a file is a path. Raises ModelError with close names for an unknown name.
+    What ends in .json or is a file is a path; a folder that is no catalogue name stands for its config.json.
+    Raises ModelError with close names for an unknown name.
     """
     if config.startswith(HUB_PREFIX):
         from kvsim.model.hub import fetch_config
 
-        return read_config(fetch_config(config.removeprefix(HUB_PREFIX)))
+        return read_config(fetch_config(config.removeprefix(HUB_PREFIX)), config)
     path = base / config
-    if config.endswith(".json") or path.is_file():
+    if config.endswith(".json") or os.path.isfile(path):
         return read_config(path)
     models = catalogue()
     name = config.lower()
-    if name not in models:
-        close = difflib.get_close_matches(name, models, n=5, cutoff=0.5)
-        near = f"; close names: {', '.join(close)}" if close else ""
-        raise ModelError(
-            f"{config!r} is neither a config.json nor one of the {len(models)} models of the catalogue{near}"
-        )
-    return geometry_from_config(models[name]["config"], name)
+    if name in models:
+        return geometry_from_config(models[name]["config"], name)
+    if os.path.isdir(path):
+        return read_config(path / "config.json")
+    close = difflib.get_close_matches(name, models, n=5, cutoff=0.5)
+    near = f"; close names: {', '.join(close)}" if close else ""
+    raise ModelError(f"{config!r} is neither a config.json nor one of the {len(models)} models of the catalogue{near}")

@@ -1,9 +1,10 @@
 """The fields of a config.json under all the names that model families give them, checked as they are read."""
 
-from collections.abc import Mapping
-from typing import NamedTuple
+from collections.abc import Collection, Mapping
+from typing import NamedTuple, TypeGuard
 
 from kvsim.errors import ModelError, UnsupportedModelError
+from kvsim.model.geometry import MAX_LAYERS
 
 # One quantity, many names; the first that is present and not null counts. In an encoder-decoder model that
 # is the decoder's, which keeps the cache.
@@ -14,6 +15,7 @@ NUM_LAYERS = (
     "n_layer",
     "n_layers",
     "num_layers",
+    "num_transformer_layers",
 )
 QUERY_HEADS = ("decoder_attention_heads", "num_attention_heads", "n_head", "n_heads", "num_heads")
 KV_HEADS = ("num_key_value_heads", "num_kv_heads", "n_head_kv", "num_attention_groups")
@@ -29,11 +31,12 @@ MAX_LENGTH = (
     "max_target_positions",
     "max_sequence_length",
     "context_length",
+    "max_context_length",
 )
 MTP_LAYERS = ("num_nextn_predict_layers", "mtp_num_hidden_layers")
 
-MAX_LAYERS = 10_000
-"""More layers than any model has; a config that claims more is refused, not laid out."""
+MAX_NUMBER = 10**12
+"""More than any size in a config; larger is refused, and as a maximum length means that there is none."""
 
 
 class Heads(NamedTuple):
@@ -50,16 +53,25 @@ class ConfigFields:
     What a reader of the answer must know is collected on the way: `assumptions` and `notes`.
     """
 
-    def __init__(self, name: str, values: Mapping[str, object], nested_in: str | None = None) -> None:
+    def __init__(
+        self,
+        name: str,
+        values: Mapping[str, object],
+        nested_in: str | None = None,
+        parent: "ConfigFields | None" = None,
+    ) -> None:
         self.name = name
         self.values = values
         self.nested_in = nested_in
-        self.assumptions: list[str] = []
-        self.notes: list[str] = []
+        self.parent = parent
+        self.assumptions: list[str] = [] if parent is None else parent.assumptions
+        self.notes: list[str] = [] if parent is None else parent.notes
 
     @property
     def model_type(self) -> str:
         """The family's name, "" if the config has none."""
+        if self.parent is not None:
+            return self.parent.model_type
         value = self.get("model_type")
         return value if isinstance(value, str) else ""
 
@@ -70,11 +82,9 @@ class ConfigFields:
     def number(self, *names: str) -> int | None:
         """The first of these fields as a whole number of at least 0, None where all are absent or null."""
         for name in names:
-            value = self.values.get(name)
+            value = self._whole(name)
             if value is None:
                 continue
-            if not isinstance(value, int) or isinstance(value, bool):
-                raise self.error(f"{name} must be a whole number, got {_shown(value)}")
             if value < 0:
                 raise self.error(f"{name} must not be negative, got {_shown(value)}")
             return value
@@ -105,15 +115,13 @@ class ConfigFields:
         return value
 
     def section(self, name: str) -> "ConfigFields":
-        """A nested object, empty where it is absent; it shares this config's notes and assumptions."""
+        """A nested object, empty where it is absent, of the same model: its layers, type, notes and so on."""
         value = self.values.get(name)
         if value is None:
             value = {}
         if not isinstance(value, dict):
             raise self.error(f"{name} must be an object, got {_shown(value)}")
-        section = ConfigFields(f"{self.name}: {name}", value)
-        section.assumptions, section.notes = self.assumptions, self.notes
-        return section
+        return ConfigFields(f"{self.name}: {name}", value, parent=self)
 
     def list_of(self, name: str) -> list[object] | None:
         """A list field, None where it is absent, null or empty."""
@@ -137,20 +145,44 @@ class ConfigFields:
             raise self.error(f"{name} must have one entry for each of {num_layers} layers, got {len(values)}")
         return values[:num_layers]
 
-    def layer_numbers(self, name: str, num_layers: int, first: int = 0) -> frozenset[int] | None:
+    def marks(self, name: str) -> list[bool] | None:
+        """A list of 0 or 1 for each layer, None where it is absent or empty."""
+        values = self.per_layer(name)
+        if values is not None and not all(value in (0, 1) for value in values):
+            raise self.error(f"{name} must be a list of 0 and 1, got {_shown(values)}")
+        return None if values is None else [value == 1 for value in values]
+
+    def words(self, name: str, known: Collection[str]) -> list[str] | None:
+        """A list with one of the `known` words for each layer, None where it is absent or empty.
+
+        Raises UnsupportedModelError for any other word.
+        """
+        words: list[str] = []
+        for index, word in enumerate(self.per_layer(name) or ()):
+            if not isinstance(word, str) or word not in known:
+                raise UnsupportedModelError(
+                    f"{self.name}: {name}[{index}] is {_shown(word)}, which kvsim does not know "
+                    f"for model_type {self.model_type!r}"
+                )
+            words.append(word)
+        return words or None
+
+    def layer_numbers(self, name: str, first: int = 0) -> frozenset[int] | None:
         """A list of layers counted from `first`, as indices from 0; None where it is absent or null."""
         values = self.values.get(name)
         if values is None:
             return None
-        last = num_layers + first - 1
+        last = self.num_layers() + first - 1
         if not isinstance(values, list) or not all(
-            isinstance(value, int) and not isinstance(value, bool) and first <= value <= last for value in values
+            _is_whole(value, above=first - 1) and value <= last for value in values
         ):
             raise self.error(f"{name} must be a list of layers from {first} to {last}, got {_shown(values)}")
         return frozenset(value - first for value in values)
 
     def num_layers(self) -> int:
         """Layers of the decoder, those without a cache included."""
+        if self.parent is not None:
+            return self.parent.num_layers()
         layers = self.required(*NUM_LAYERS)
         if layers > MAX_LAYERS:
             raise self.error(f"the number of layers must be at most {MAX_LAYERS:,}, got {layers:,}")
@@ -162,15 +194,8 @@ class ConfigFields:
 
     def head_dim(self, *names: str) -> int | None:
         """An explicit head width; one that is zero or negative counts as absent, as in vLLM."""
-        for name in names:
-            value = self.values.get(name)
-            if value is None:
-                continue
-            if not isinstance(value, int) or isinstance(value, bool):
-                raise self.error(f"{name} must be a whole number, got {_shown(value)}")
-            if value > 0:
-                return value
-        return None
+        widths = (self._whole(name) for name in names)
+        return next((width for width in widths if width is not None and width > 0), None)
 
     def heads(self, kv_heads: int | None = None) -> Heads:
         """Query heads, KV heads and head width; `kv_heads` is a family's own reading of the second.
@@ -202,12 +227,23 @@ class ConfigFields:
         """The smallest maximum length in the config; in Cohere's, `model_max_length` is the true one."""
         if self.model_type.startswith("cohere") and self.count("model_max_length"):
             return self.count("model_max_length")
-        lengths = [self.count(name) for name in MAX_LENGTH]
+        endless = {name for name in MAX_LENGTH if _is_whole(self.values.get(name), above=MAX_NUMBER)}
+        lengths = [self.count(name) for name in MAX_LENGTH if name not in endless]
         return min((length for length in lengths if length is not None), default=None)
 
     def value_bytes(self) -> int:
         """Bytes of a value in the model's own dtype: 4 for float32, else 2."""
         return 4 if self.get("dtype", "torch_dtype") == "float32" else 2
+
+    def _whole(self, name: str) -> int | None:
+        value = self.values.get(name)
+        if value is None:
+            return None
+        if not _is_whole(value):
+            raise self.error(f"{name} must be a whole number, got {_shown(value)}")
+        if value > MAX_NUMBER:
+            raise self.error(f"{name} must be at most {MAX_NUMBER:,}, got {_shown(value)}")
+        return value
 
     def error(self, problem: str) -> ModelError:
         """A field that makes no sense."""
@@ -217,6 +253,11 @@ class ConfigFields:
         """A field that the geometry depends on and the config does not hold."""
         others = f" (or {', '.join(names[1:])})" if len(names) > 1 else ""
         return UnsupportedModelError(f"{self.name}: {names[0]}{others} is missing, so the geometry is not determined")
+
+
+def _is_whole(value: object, above: int | None = None) -> TypeGuard[int]:
+    """Whether `value` is a whole number, which true and false are not, and greater than `above` if given."""
+    return isinstance(value, int) and not isinstance(value, bool) and (above is None or value > above)
 
 
 def _shown(value: object) -> str:

@@ -53,7 +53,7 @@ def kind_word(layer: LayerKV) -> str:
 
 
 def _groups(geometry: ModelGeometry) -> list[dict[str, object]]:
-    """Layers of equal kind and shape, in order of first appearance."""
+    """Layers of equal kind and shape, by first appearance; what lies beside them is counted apart."""
     indices: dict[tuple[str, LayerKV], list[int]] = {}
     for index, layer in enumerate(geometry.layers):
         indices.setdefault((kind_word(layer), evolve(layer, beside=())), []).append(index)

@@ -6,7 +6,7 @@ Formats that carry scales have names of their own; plain `fp8`, `int8` and `int4
 (one scale for a whole tensor or head is a constant of the model).
 """
 
-from typing import Literal
+from typing import Literal, cast
 
 from attrs import frozen
 
@@ -111,6 +111,14 @@ PACKED_LATENT_BYTES: dict[str, dict[int, int]] = {
 """Bytes of one latent vector of so many values in the packings that exist for latent attention only."""
 
 
+def known_dtype(name: str) -> KVDtype:
+    """`name` as a KV dtype; raises ModelError with the known ones for any other word."""
+    if name not in FORMATS and name not in PACKED_LATENT_BYTES:
+        known = ", ".join([*FORMATS, *PACKED_LATENT_BYTES])
+        raise ModelError(f"kv_dtype must be one of {known}, got {name!r}")
+    return cast(KVDtype, name)
+
+
 def entry_bytes(kv_dtype: str, num_heads: int, k_dim: int, v_dim: int) -> int:
     """Bytes that the keys and values of one token take in one layer on `num_heads` heads.
 
@@ -125,8 +133,5 @@ def entry_bytes(kv_dtype: str, num_heads: int, k_dim: int, v_dim: int) -> int:
                 f"got {k_dim} K + {v_dim} V"
             )
         return num_heads * packed[k_dim]
-    if kv_dtype not in FORMATS:
-        known = ", ".join([*FORMATS, *PACKED_LATENT_BYTES])
-        raise ModelError(f"kv_dtype must be one of {known}, got {kv_dtype!r}")
-    form = FORMATS[kv_dtype]
+    form = FORMATS[known_dtype(kv_dtype)]
     return form.vector_bytes(kv_dtype, num_heads, k_dim) + form.vector_bytes(kv_dtype, num_heads, v_dim)

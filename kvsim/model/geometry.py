@@ -6,14 +6,14 @@ Bytes of one token in one layer (K and V, any attention that keeps both):
 
 and of one sequence of T tokens, each layer keeping only what it needs:
 
-    full, mla        bytes x T                      grows for ever
-    sliding_window   bytes x min(T, window)         the last `window` tokens
-    chunked_local    bytes x (T mod window)         since the last multiple of `window`
-    compressed       bytes x floor(T / r)           one entry for r tokens
-    index            bytes x floor(T / r)           keys that pick what sparse attention reads
-    cross            bytes x source tokens          image or encoder tokens, constant while decoding
-    recurrent        state bytes                    constant
-    shared, none     nothing                        reads another layer's cache, or has no attention
+    full, mla        bytes x T                          grows for ever
+    sliding_window   bytes x min(T, window)             the last `window` tokens
+    chunked_local    bytes x (1 + (T - 1) mod window)   the chunk of `window` tokens so far
+    compressed       bytes x floor(T / r)               one entry for r tokens
+    index            bytes x floor(T / r)               keys that pick what sparse attention reads
+    cross            bytes x source tokens              image or encoder tokens, constant while decoding
+    recurrent        state bytes                        constant
+    shared, none     nothing                            reads another layer's cache, or has no attention
 """
 
 from fractions import Fraction
@@ -46,6 +46,9 @@ TOKEN_KINDS = KV_KINDS | {"index"}
 """All caches that a text token adds bytes to."""
 WINDOW_KINDS = frozenset({"sliding_window", "chunked_local"})
 
+MAX_LAYERS = 10_000
+"""More layers than any model has; who claims more is refused before they are laid out."""
+
 StateKind = Literal["mamba", "linear", "conv", "rwkv"]
 
 
@@ -76,6 +79,7 @@ class RecurrentState:
 
         Raises ModelError where the heads do not divide by the ranks.
         """
+        _at_least_one(tensor_parallel=tensor_parallel)
         if self.num_heads % tensor_parallel:
             raise ModelError(
                 f"tensor_parallel must divide the {self.num_heads} heads of a recurrent layer, got {tensor_parallel}"
@@ -123,6 +127,7 @@ class LayerKV:
         One latent vector or index key cannot be split, so every rank holds it. Raises ModelError where heads
         and ranks do not divide each other (vLLM refuses the same).
         """
+        _at_least_one(tensor_parallel=tensor_parallel)
         heads, ranks = self.num_kv_heads, tensor_parallel
         if heads % ranks and ranks % heads:
             raise ModelError(
@@ -291,6 +296,9 @@ class ModelGeometry:
 
 def uniform_geometry(num_layers: int, num_kv_heads: int, head_dim: int, name: str = "given geometry") -> ModelGeometry:
     """A model of `num_layers` equal full-attention layers (MHA, GQA or MQA)."""
+    _at_least_one(num_layers=num_layers)
+    if num_layers > MAX_LAYERS:
+        raise ModelError(f"num_layers must be at most {MAX_LAYERS:,}, got {num_layers:,}")
     layer = LayerKV("full", num_kv_heads, head_dim, head_dim)
     return ModelGeometry(name, (layer,) * num_layers)
 
@@ -319,7 +327,12 @@ def _formula_term(cache: LayerKV, kv_dtype: KVDtype, tensor_parallel: int) -> st
     if cache.fixed_entry_bytes is not None:
         return f"{size} B index key{per}"
     heads = cache.num_kv_heads_on_rank(tensor_parallel)
-    shape = f"{heads} KV heads x ({cache.k_dim} K + {cache.v_dim} V)" if cache.v_dim else f"{cache.k_dim} latent values"
+    plural = "" if heads == 1 else "s"
+    shape = (
+        f"{heads} KV head{plural} x ({cache.k_dim} K + {cache.v_dim} V)"
+        if cache.v_dim
+        else f"{cache.k_dim} latent values"
+    )
     if kv_dtype in FORMATS and FORMATS[kv_dtype].scale_bytes == 0:
         return f"{shape} x {FORMATS[kv_dtype].bits / 8:g} B{per}"
     return f"{size} B{per} ({shape} in {kv_dtype} with its scales)"

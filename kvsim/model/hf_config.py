@@ -1,6 +1,7 @@
 """A Hugging Face config.json, read as a geometry: find the language model, ask its family for the layers."""
 
 import json
+import os
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -69,8 +70,8 @@ CLASS_DEFAULTS: dict[str, dict[str, object]] = {
 
 OTHER_MODELS = {
     "an encoder, which keeps no KV cache": """
-        albert bert camembert deberta deberta-v2 distilbert electra modernbert mpnet nomic_bert roberta
-        xlm-roberta""",
+        albert bert camembert clip_text_model deberta deberta-v2 distilbert electra modernbert mpnet
+        nomic_bert roberta siglip_text_model xlm-roberta""",
     "an image model without a language model": """
         beit clip clip_vision_model convnext deit dinov2 dinov3_vit resnet siglip siglip_vision_model swin
         vit""",
@@ -80,18 +81,21 @@ OTHER_MODELS = {
 IMAGE_FIELDS = ("image_size", "patch_size", "num_channels")
 
 
-def read_config(path: Path) -> ModelGeometry:
-    """The geometry of the config.json at `path`; raises ModelError, naming the file, for anything else."""
-    if path.is_dir():
+def read_config(path: Path, name: str | None = None) -> ModelGeometry:
+    """The geometry of the config.json at `path`, called `name` (the path if there is none).
+
+    Raises ModelError, naming the file, for what is not a config.json.
+    """
+    if os.path.isdir(path):
         raise ModelError(f"{path}: is a folder, not a config.json")
-    if not path.exists():
+    if not os.path.exists(path):
         raise ModelError(f"{path}: there is no such file")
-    if not path.is_file():
+    if not os.path.isfile(path):
         raise ModelError(f"{path}: is not a regular file")
     try:
         size = path.stat().st_size
         if size > MAX_CONFIG_BYTES:
-            raise ModelError(f"{path}: a model config must be at most {MAX_CONFIG_BYTES:,} bytes, got {size:,}")
+            raise ModelError(f"{path}: a config must be at most {MAX_CONFIG_BYTES:,} bytes, got {size:,}")
         config = json.loads(path.read_bytes())
     except OSError as error:
         raise ModelError(f"{path}: cannot be read ({error.strerror})") from error
@@ -99,7 +103,7 @@ def read_config(path: Path) -> ModelGeometry:
         raise ModelError(f"{path}: is nested too deeply for a model config") from error
     except ValueError as error:  # bad JSON, bad UTF-8 and numbers of thousands of digits alike
         raise ModelError(f"{path}: is not valid JSON ({error})") from error
-    return geometry_from_config(config, str(path))
+    return geometry_from_config(config, name or str(path))
 
 
 def geometry_from_config(config: object, name: str) -> ModelGeometry:
@@ -137,26 +141,28 @@ def geometry_from_config(config: object, name: str) -> ModelGeometry:
 
 def _language_model(config: Mapping[str, object], name: str) -> ConfigFields:
     """The part of `config` that describes the language model; refuses a config that has none."""
-    for path in TEXT_PARTS:
-        part: object = config
-        for key in path:
-            part = part.get(key) if isinstance(part, Mapping) else None
-        if isinstance(part, Mapping) and part:
-            return _nested(part, config, name, ".".join(path))
-    fields = ConfigFields(name, config)
+    whole = ConfigFields(name, config)
+    fields = next((found for path in TEXT_PARTS if (found := _nested(config, name, path))), whole)
     for description, model_types in OTHER_MODELS.items():
-        if fields.model_type in model_types.split():
-            raise UnsupportedModelError(f"{name}: model_type {fields.model_type!r} is {description}")
-    without_text = "vision_config" in config and fields.get(*NUM_LAYERS) is None
-    if without_text or (fields.get(*IMAGE_FIELDS) is not None and "vocab_size" not in config):
+        for model_type in (whole.model_type, fields.model_type):
+            if model_type in model_types.split():
+                raise UnsupportedModelError(f"{name}: model_type {model_type!r} is {description}")
+    no_text = "vision_config" in fields.values and fields.get(*NUM_LAYERS) is None
+    if no_text or (fields.get(*IMAGE_FIELDS) is not None and "vocab_size" not in fields.values):
         parts = ", ".join(".".join(path) for path in TEXT_PARTS)
         raise UnsupportedModelError(f"{name}: describes an image model, and has no language model in {parts}")
     return fields
 
 
-def _nested(part: Mapping[str, object], outer: Mapping[str, object], name: str, nested_in: str) -> ConfigFields:
-    """A nested language model, with the defaults of its class where it leaves fields out."""
-    model_type = part.get("model_type", outer.get("model_type"))
+def _nested(config: Mapping[str, object], name: str, path: tuple[str, ...]) -> ConfigFields | None:
+    """The language model at `path`, with the defaults of its class where it leaves fields out."""
+    part: object = config
+    for key in path:
+        part = part.get(key) if isinstance(part, Mapping) else None
+    if not isinstance(part, Mapping) or not part:
+        return None
+    nested_in = ".".join(path)
+    model_type = part.get("model_type", config.get("model_type"))
     defaults = CLASS_DEFAULTS.get(model_type, {}) if isinstance(model_type, str) else {}
     omitted = {field: value for field, value in defaults.items() if field not in part}
     fields = ConfigFields(name, {"model_type": model_type, **omitted, **part}, nested_in)

@@ -158,6 +158,13 @@ READERS: dict[str, Reader] = {
 }
 
 
+def read_rows(path: Path, format: str) -> Iterator[Row]:
+    """The rows of a trace file; raises TraceError for an unknown format, or a file or line that cannot be used."""
+    if format not in READERS:
+        raise TraceError(f"the format of a trace must be one of {', '.join(READERS)}, got {format!r}")
+    return READERS[format].read(Lines(path))
+
+
 @frozen(kw_only=True)
 class Trace:
     """A replay of a trace file at its own times divided by `speedup`, of all its rows or the first `limit`."""

@@ -16,7 +16,7 @@ _TYPES: dict[Family, str] = {
         apertus arcee aria_text baichuan bloom codegen cohere deepseek ernie4_5 ernie4_5_moe exaone gemma
         glm glm4 glm4_moe glm4v_text gpt2 gpt_neox gptj granite granitemoe grok-1 helium internlm internlm2
         internlm3 llama minicpm minicpmv nemotron olmo olmo2 olmoe opt orion persimmon phi phi-msft plamo
-        qwen smollm3 solar stablelm step3_text xgen xverse yi""",
+        qwen smollm3 solar stablelm step3_text xverse yi""",
     full.multi_query: "gpt_bigcode",
     full.falcon: "falcon RefinedWeb RefinedWebModel",
     full.chatglm: "chatglm",
@@ -36,6 +36,7 @@ _TYPES: dict[Family, str] = {
     windowed.exaone4: "exaone4",
     windowed.step: "step3p5 step3p7",
     windowed.llama4: "llama4_text",
+    windowed.gpt_neo: "gpt_neo",
     windowed.mimo_v2: "mimo_v2 mimo_v2_flash",
     latent.latent: "deepseek_v2 deepseek_v3 glm4_moe_lite kimi_k2 minicpm3",
     latent.latent_pairs: "longcat_flash",

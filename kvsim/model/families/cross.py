@@ -10,7 +10,7 @@ from kvsim.model.geometry import LayerKV
 def mllama(config: ConfigFields) -> list[LayerKV]:
     """Llama 3.2 Vision: the listed layers keep image tokens instead of text tokens."""
     layer = full_layer(config)
-    cross = config.layer_numbers("cross_attention_layers", config.num_layers())
+    cross = config.layer_numbers("cross_attention_layers")
     if cross is None:
         raise config.undetermined("cross_attention_layers")
     config.notes.append(

@@ -31,7 +31,17 @@ NOT_PLAIN = (
     "ssm_state_size",
     "state_size",
     "conv_L_cache",
+    "linear_num_key_heads",
+    "mamba_num_heads",
+    "mamba_n_heads",
+    "layer_group_size",
+    "use_mla",
     "mb_per_layer",
+    "block_types",
+    "attention_layers",
+    "attention_types",
+    "attention_window_size",
+    "n_shared_head",
 )
 """Fields that say that some layer keeps something else than K and V of every token."""
 
@@ -100,6 +110,8 @@ def attn_config(config: ConfigFields) -> list[LayerKV]:
 
 def cross_layer_attention(config: ConfigFields) -> list[LayerKV]:
     """Hunyuan: with `use_cla` every `cla_share_factor`-th layer owns a cache, which the next ones read."""
+    if config.flag("use_mla"):
+        raise UnsupportedModelError(f"{config.name}: use_mla is true, which kvsim does not know for Hunyuan")
     layer = full_layer(config)
     factor = config.count("cla_share_factor")
     if not config.flag("use_cla"):

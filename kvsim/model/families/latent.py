@@ -20,7 +20,9 @@ def latent_layer(config: ConfigFields) -> LayerKV:
 
 
 def latent(config: ConfigFields) -> list[LayerKV]:
-    """DeepSeek V2 and V3, Kimi K2, Moonlight, GLM-4.7-Flash, MiniCPM3."""
+    """DeepSeek V2 and V3, Kimi K2, Moonlight, MiniCPM3; plain attention where `use_mla` is false."""
+    if not config.flag("use_mla", default=True):
+        return [full_layer(config)] * config.num_layers()
     return [latent_layer(config)] * config.num_layers()
 
 
@@ -49,7 +51,7 @@ def sparse_latent(config: ConfigFields) -> list[LayerKV]:
 
 def _layers_with_index(config: ConfigFields) -> list[bool]:
     """Which layers select tokens themselves; the others reuse the selection of an earlier one (GLM-5.2)."""
-    types = config.per_layer("indexer_types")
+    types = config.words("indexer_types", ("full", "shared"))
     if types is not None:
         return [word == "full" for word in types]
     pattern = config.get("index_topk_pattern")
@@ -79,11 +81,9 @@ def sparse_full(config: ConfigFields) -> list[LayerKV]:
     """MiniMax-M3: the layers marked 1 keep one bf16 index key (vLLM's default) beside K and V."""
     layer = full_layer(config)
     sparse = config.section("sparse_attention_config")
-    marks = sparse.list_of("sparse_attention_freq") if sparse.flag("use_sparse_attention") else None
+    marks = sparse.marks("sparse_attention_freq") if sparse.flag("use_sparse_attention") else None
     if marks is None:
         return [layer] * config.num_layers()
-    if len(marks) != config.num_layers():
-        raise config.error(f"sparse_attention_freq must have one entry a layer, got {len(marks)}")
     head_dim = sparse.required("sparse_index_dim")
     indexed = evolve(layer, beside=(LayerKV("index", 1, head_dim, fixed_entry_bytes=2 * head_dim),))
     return [indexed if mark else layer for mark in marks]

@@ -4,7 +4,6 @@ from collections.abc import Callable
 
 from attrs import evolve
 
-from kvsim.errors import UnsupportedModelError
 from kvsim.model.config_fields import WINDOW, ConfigFields
 from kvsim.model.geometry import LayerKV
 
@@ -39,23 +38,16 @@ def sliding_layers(config: ConfigFields, slides: Callable[[int], bool]) -> list[
 
 def layers_from_types(config: ConfigFields, full: LayerKV, sliding: LayerKV | None = None) -> list[LayerKV]:
     """Layers as the `layer_types` list says; `sliding` has another shape than `full` in some families."""
-    words = config.per_layer("layer_types")
+    words = config.words("layer_types", {*FULL_WORDS, "sliding_attention", "chunked_attention"})
     if words is None:
         raise config.undetermined("layer_types")
-    layers = []
-    for index, word in enumerate(words):
-        if word in FULL_WORDS:
-            layers.append(full)
-        elif word == "sliding_attention":
-            layers.append(windowed_layer(config, sliding or full))
-        elif word == "chunked_attention":
-            layers.append(evolve(full, kind="chunked_local", window=config.required("attention_chunk_size")))
-        else:
-            raise UnsupportedModelError(
-                f"{config.name}: layer_types[{index}] is {word!r}, which kvsim does not know "
-                f"for model_type {config.model_type!r}"
-            )
-    return layers
+    layers = dict.fromkeys(FULL_WORDS, full)
+    if "sliding_attention" in words:
+        layers["sliding_attention"] = windowed_layer(config, sliding or full)
+    if "chunked_attention" in words:
+        chunk = config.required("attention_chunk_size")
+        layers["chunked_attention"] = evolve(full, kind="chunked_local", window=chunk)
+    return [layers[word] for word in words]
 
 
 def never_binds(config: ConfigFields, window: int) -> bool:

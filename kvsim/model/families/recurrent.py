@@ -7,7 +7,6 @@ from collections.abc import Callable
 
 from attrs import evolve
 
-from kvsim.errors import UnsupportedModelError
 from kvsim.model.config_fields import HIDDEN, QUERY_HEADS, ConfigFields
 from kvsim.model.families.latent import latent_layer
 from kvsim.model.families.layers import FULL_WORDS, full_layer
@@ -17,11 +16,13 @@ STATE_WIDTHS = {"float32": 4, "bfloat16": 2, "float16": 2}
 """Bytes of a recurrent value by the name that a config declares it with."""
 
 
-def _declared_width(config: ConfigFields, default: int | None = None) -> int:
-    """Bytes of a recurrent value: as declared, else `default` or the model's own dtype (vLLM's "auto")."""
+def _state_width(config: ConfigFields, default: int | None = None) -> int:
+    """Bytes of a recurrent value: as declared, else vLLM's choice: `default` or the model's own dtype."""
     declared = config.get("mamba_ssm_cache_dtype", "mamba_ssm_dtype")
     if declared is None or declared == "auto":
-        return default or config.value_bytes()
+        width = default or config.value_bytes()
+        config.assumptions.append(f"recurrent state in {width}-byte values, as vLLM keeps it unless told otherwise")
+        return width
     if not isinstance(declared, str) or declared not in STATE_WIDTHS:
         raise config.error(f"mamba_ssm_cache_dtype must be one of {', '.join(STATE_WIDTHS)}, got {declared!r}")
     return STATE_WIDTHS[declared]
@@ -38,7 +39,7 @@ def _mamba1(config: ConfigFields) -> LayerKV:
         recurrent_values=channels * config.required("mamba_d_state", "state_size"),
         head_conv_values=channels * columns,
         conv_value_bytes=config.value_bytes(),
-        recurrent_value_bytes=_declared_width(config),
+        recurrent_value_bytes=_state_width(config),
     )
     return LayerKV("recurrent", state=state)
 
@@ -62,7 +63,7 @@ def _mamba2(config: ConfigFields) -> LayerKV:
         num_groups=config.required("n_groups", "mamba_n_groups", "mamba_ngroups"),
         group_conv_values=2 * states * columns,
         conv_value_bytes=config.value_bytes(),
-        recurrent_value_bytes=_declared_width(config),
+        recurrent_value_bytes=_state_width(config),
     )
     return LayerKV("recurrent", state=state)
 
@@ -80,7 +81,7 @@ def _gated_delta_net(config: ConfigFields) -> LayerKV:
         recurrent_values=v_heads * v_dim * k_dim,
         head_conv_values=(2 * k_heads * k_dim + v_heads * v_dim) * columns,
         conv_value_bytes=config.value_bytes(),
-        recurrent_value_bytes=_declared_width(config),
+        recurrent_value_bytes=_state_width(config),
     )
     return LayerKV("recurrent", state=state)
 
@@ -88,8 +89,13 @@ def _gated_delta_net(config: ConfigFields) -> LayerKV:
 def _lightning(config: ConfigFields) -> LayerKV:
     """MiniMax: a square state for each query head, fp32 in vLLM."""
     heads = config.heads()
-    values = heads.num_query_heads * heads.head_dim**2
-    return LayerKV("recurrent", state=RecurrentState("linear", heads.num_query_heads, values, recurrent_value_bytes=4))
+    state = RecurrentState(
+        "linear",
+        num_heads=heads.num_query_heads,
+        recurrent_values=heads.num_query_heads * heads.head_dim**2,
+        recurrent_value_bytes=_state_width(config, default=4),
+    )
+    return LayerKV("recurrent", state=state)
 
 
 def _short_convolution(config: ConfigFields) -> LayerKV:
@@ -106,20 +112,13 @@ def _either(
     return [attention if is_attention(index) else recurrent for index in range(config.num_layers())]
 
 
-def _by_word(config: ConfigFields, makers: dict[str, LayerKV], *names: str) -> list[LayerKV]:
+def _by_word(config: ConfigFields, layers_of: dict[str, LayerKV], *names: str) -> list[LayerKV]:
     """Layers by the words of the first of these per-layer lists that is present."""
-    name = next((name for name in names if config.list_of(name) is not None), None)
-    if name is None:
-        raise config.undetermined(*names)
-    layers = []
-    for index, word in enumerate(config.per_layer(name) or ()):
-        if not isinstance(word, str) or word not in makers:
-            raise UnsupportedModelError(
-                f"{config.name}: {name}[{index}] is {word!r}, which kvsim does not know "
-                f"for model_type {config.model_type!r}"
-            )
-        layers.append(makers[word])
-    return layers
+    for name in names:
+        words = config.words(name, layers_of)
+        if words is not None:
+            return [layers_of[word] for word in words]
+    raise config.undetermined(*names)
 
 
 def jamba(config: ConfigFields) -> list[LayerKV]:
@@ -132,7 +131,7 @@ def jamba(config: ConfigFields) -> list[LayerKV]:
 
 def bamba(config: ConfigFields) -> list[LayerKV]:
     """Bamba: attention in the layers of `attn_layer_indices`, Mamba-2 elsewhere."""
-    attention = config.layer_numbers("attn_layer_indices", config.num_layers())
+    attention = config.layer_numbers("attn_layer_indices")
     if attention is None:
         raise config.undetermined("attn_layer_indices")
     return _either(config, attention.__contains__, full_layer(config), _mamba2(config))
@@ -140,8 +139,8 @@ def bamba(config: ConfigFields) -> list[LayerKV]:
 
 def granite_hybrid(config: ConfigFields) -> list[LayerKV]:
     """Granite 4 hybrid: "attention" or "mamba" for each layer."""
-    makers = dict.fromkeys(FULL_WORDS, full_layer(config)) | {"mamba": _mamba2(config)}
-    return _by_word(config, makers, "layer_types", "layers_block_type")
+    layers_of = dict.fromkeys(FULL_WORDS, full_layer(config)) | {"mamba": _mamba2(config)}
+    return _by_word(config, layers_of, "layer_types", "layers_block_type")
 
 
 def nemotron_h(config: ConfigFields) -> list[LayerKV]:
@@ -149,8 +148,8 @@ def nemotron_h(config: ConfigFields) -> list[LayerKV]:
     attention, mamba, nothing = full_layer(config), _mamba2(config), LayerKV("none")
     pattern = config.get("hybrid_override_pattern")
     if pattern is None:
-        makers = {"attention": attention, "mamba": mamba, "mlp": nothing, "moe": nothing}
-        return _by_word(config, makers, "layers_block_type")
+        layers_of = {"attention": attention, "mamba": mamba, "mlp": nothing, "moe": nothing}
+        return _by_word(config, layers_of, "layers_block_type")
     letters = {"*": attention, "M": mamba, "-": nothing, "E": nothing}
     num_layers = config.num_layers()
     if not isinstance(pattern, str) or len(pattern) != num_layers or set(pattern) - set(letters):
@@ -181,7 +180,7 @@ def qwen_next(config: ConfigFields) -> list[LayerKV]:
 def kimi_linear(config: ConfigFields) -> list[LayerKV]:
     """Kimi-Linear: latent attention in the layers listed (from 1), delta attention elsewhere."""
     section = config.section("linear_attn_config")
-    attention = section.layer_numbers("full_attn_layers", config.num_layers(), first=1)
+    attention = section.layer_numbers("full_attn_layers", first=1)
     if attention is None:
         raise config.undetermined("linear_attn_config.full_attn_layers")
     heads, width = section.required("num_heads"), section.required("head_dim")
@@ -191,7 +190,7 @@ def kimi_linear(config: ConfigFields) -> list[LayerKV]:
         recurrent_values=heads * width * width,
         head_conv_values=3 * heads * width * (section.required("short_conv_kernel_size") - 1),
         conv_value_bytes=config.value_bytes(),
-        recurrent_value_bytes=_declared_width(config, default=4),
+        recurrent_value_bytes=_state_width(config, default=4),
     )
     return _either(config, attention.__contains__, latent_layer(config), LayerKV("recurrent", state=state))
 
@@ -199,10 +198,10 @@ def kimi_linear(config: ConfigFields) -> list[LayerKV]:
 def minimax(config: ConfigFields) -> list[LayerKV]:
     """MiniMax-Text-01, M1, M2: `attn_type_list` 1 is softmax attention, 0 lightning attention."""
     full = full_layer(config)
-    marks = config.per_layer("attn_type_list")
+    marks = config.marks("attn_type_list")
     if marks is not None:
         lightning = _lightning(config)
-        return [full if mark == 1 else lightning for mark in marks]
+        return [full if softmax else lightning for softmax in marks]
     if config.model_type == "minimax_m2":
         return [full] * config.num_layers()
     return _by_word(config, {"full_attention": full, "linear_attention": _lightning(config)}, "layer_types")
@@ -211,7 +210,7 @@ def minimax(config: ConfigFields) -> list[LayerKV]:
 def lfm2(config: ConfigFields) -> list[LayerKV]:
     """LFM2: short convolutions with attention in the layers listed."""
     full, short = full_layer(config), _short_convolution(config)
-    attention = config.layer_numbers("full_attn_idxs", config.num_layers())
+    attention = config.layer_numbers("full_attn_idxs")
     if config.list_of("layer_types") is None and attention is not None:
         return _either(config, attention.__contains__, full, short)
     return _by_word(config, {"full_attention": full, "conv": short}, "layer_types", "full_attn_idxs")
@@ -224,10 +223,15 @@ def zamba(config: ConfigFields) -> list[LayerKV]:
     """
     mamba = _mamba1(config) if config.model_type == "zamba" else _mamba2(config)
     query_heads = config.required(*QUERY_HEADS)
-    width = config.head_dim("attention_head_dim") or 2 * config.required(*HIDDEN) // query_heads
+    width = config.head_dim("attention_head_dim")
+    if width is None:
+        hidden = config.required(*HIDDEN)
+        if 2 * hidden % query_heads:
+            raise config.undetermined("attention_head_dim")
+        width = 2 * hidden // query_heads
     kv_heads = config.count("num_key_value_heads") or query_heads
     hybrid = LayerKV("full", kv_heads, width, width, beside=(mamba,))
-    places = config.layer_numbers("hybrid_layer_ids", config.num_layers())
+    places = config.layer_numbers("hybrid_layer_ids")
     if places is not None:
         return _either(config, places.__contains__, hybrid, mamba)
     return _by_word(config, {"hybrid": hybrid, "mamba": mamba}, "layers_block_type", "hybrid_layer_ids")
@@ -251,6 +255,6 @@ def rwkv(config: ConfigFields) -> list[LayerKV]:
         recurrent_values=hidden * head_size,
         head_conv_values=2 * hidden,
         conv_value_bytes=config.value_bytes(),
-        recurrent_value_bytes=config.value_bytes(),
+        recurrent_value_bytes=_state_width(config),
     )
     return [LayerKV("recurrent", state=state)] * config.num_layers()

@@ -108,7 +108,10 @@ def gemma4(config: ConfigFields) -> list[LayerKV]:
     width = config.head_dim("global_head_dim") or sliding.k_dim
     full = LayerKV("full", config.count("num_global_key_value_heads") or sliding.num_kv_heads, width, width)
     layers = layers_from_types(config, full, sliding)
-    num_shared = config.number("num_kv_shared_layers") or 0
+    num_shared = config.number("num_kv_shared_layers")
+    if num_shared is None and config.model_type == "gemma3n_text":
+        raise config.undetermined("num_kv_shared_layers")
+    num_shared = num_shared or 0
     if num_shared >= len(layers):
         raise config.error(f"num_kv_shared_layers must be less than {len(layers)} layers, got {num_shared}")
     if config.flag("attention_k_eq_v"):
@@ -127,18 +130,18 @@ def llama4(config: ConfigFields) -> list[LayerKV]:
         return [full] * config.num_layers()
     if config.per_layer("layer_types") is not None:
         return layers_from_types(config, full)
-    rotary = config.per_layer("no_rope_layers")
+    rotary = config.marks("no_rope_layers")
     if rotary is None:
         interval = config.count("no_rope_layer_interval") or 4
         config.notes.append(f"every {interval}th layer is full (NoPE); the others are chunked at {chunk}")
-        rotary = [int((index + 1) % interval != 0) for index in range(config.num_layers())]
+        rotary = [(index + 1) % interval != 0 for index in range(config.num_layers())]
     chunked = evolve(full, kind="chunked_local", window=chunk)
     return [chunked if uses_rope else full for uses_rope in rotary]
 
 
 def mimo_v2(config: ConfigFields) -> list[LayerKV]:
     """MiMo-V2: `hybrid_layer_pattern` 1 slides, with heads and widths of its own; V is narrower than K."""
-    pattern = config.per_layer("hybrid_layer_pattern")
+    pattern = config.marks("hybrid_layer_pattern")
     if pattern is None:
         raise config.undetermined("hybrid_layer_pattern")
     heads = config.heads()
@@ -151,3 +154,13 @@ def mimo_v2(config: ConfigFields) -> list[LayerKV]:
         config.head_dim("swa_v_head_dim") or v_dim,
     )
     return [windowed_layer(config, sliding) if slides else full for slides in pattern]
+
+
+def gpt_neo(config: ConfigFields) -> list[LayerKV]:
+    """GPT-Neo: global and local layers by turns, local ones with a window of `window_size`."""
+    full = full_layer(config)
+    words = config.words("attention_layers", ("global", "local"))
+    if words is None:
+        raise config.undetermined("attention_layers")
+    local = evolve(full, kind="sliding_window", window=config.required("window_size"))
+    return [local if word == "local" else full for word in words]

@@ -1,0 +1,224 @@
+"""The static answers of one pool; both accountings are answered by the same formulas."""
+
+from collections import Counter
+from collections.abc import Sequence
+from fractions import Fraction
+
+from attrs import frozen
+
+from kvsim.model.groups import KVCacheGroup
+from kvsim.model.mix import LengthMix
+from kvsim.model.plan import KVCachePlan
+from kvsim.model.pools import Pool
+from kvsim.model.specs import AttentionSpec, KVCacheSpec, growth
+
+
+@frozen
+class MixAnswers:
+    """What a mix of lengths takes, each request counted at its full length."""
+
+    origin: str
+    mean_tokens: float
+    mean_bytes_per_request: int
+    concurrency: float
+    """Requests of the mix that fit at once, on average."""
+    mix_bytes: int
+    """For `num_sequences` requests of the mix."""
+    target_budget_bytes: int | None
+
+
+@frozen
+class Question:
+    """What is asked: up to which length, how many sequences of how many tokens, which mix, which target."""
+
+    max_model_len: int
+    num_sequences: int
+    num_tokens: int
+    target_concurrency: int | None = None
+    mix: LengthMix | None = None
+
+
+@frozen
+class Accounting:
+    """The answers on the rank that fills first; all sizes in bytes of that rank."""
+
+    name: str
+    memory_bytes: int
+    bytes_per_token: int
+    """While the token is inside every window."""
+    growth_bytes_per_token: int
+    """What a further token costs once every window is full."""
+    fixed_bytes_per_request: int
+    """Recurrent states, and the keys and values of source tokens."""
+    bytes_per_block: int
+    num_blocks: int
+    capacity_tokens: int
+    max_concurrency: float
+    whole_requests: int
+    bytes_per_request: int
+    """The most that a request of `max_model_len` tokens can hold at any moment."""
+    longest_model_len: int | None
+    """None where nothing grows with the length."""
+    fits: bool
+    missing_bytes: int
+    raw_bytes: int
+    allocated_bytes: int
+    slack_bytes: int
+    slack_share: float
+    sequences_fit: bool
+    provisioned_bytes: int
+    """For `num_sequences` requests that all reach `max_model_len`."""
+    target_budget_bytes: int | None
+    mix: MixAnswers | None
+    formulas: tuple[str, ...]
+
+
+def ideal_accounting(pool: Pool, question: Question) -> Accounting:
+    """The answers byte by byte; a block is what one token takes."""
+    specs = pool.specs.values()
+    per_token = _whole(sum(_token_bytes(spec) for spec in specs if growth(spec) != "fixed"))
+    further = _whole(sum(_token_bytes(spec) for spec in specs if growth(spec) == "unbounded"))
+    fixed = sum(spec.peak_bytes_needed(1) for spec in specs if growth(spec) == "fixed")
+    length = question.max_model_len
+    request_bytes = pool.units_of_request(length)
+    concurrency = pool.memory_bytes / request_bytes
+    return _account(
+        pool,
+        question,
+        bytes_per_token=per_token,
+        growth_bytes_per_token=further,
+        fixed_bytes_per_request=fixed,
+        bytes_per_block=per_token or fixed,
+        num_blocks=pool.memory_bytes // (per_token or fixed),
+        capacity_tokens=pool.memory_bytes * length // request_bytes,
+        max_concurrency=concurrency,
+        formulas=(
+            f"a request of {length:,} tokens = {request_bytes:,} B",
+            f"concurrency = {pool.memory_bytes:,} B / {request_bytes:,} B = {concurrency:.2f}",
+        ),
+    )
+
+
+def engine_accounting(pool: Pool, plan: KVCachePlan, question: Question) -> Accounting:
+    """The answers in the engine's blocks, with its own figures of capacity and concurrency."""
+
+    def block_bytes_per_token(*kinds: str) -> int:
+        counting = [group for group in plan.groups if growth(group.specs[0]) in kinds]
+        return _whole(sum(Fraction(pool.unit_bytes, group.block_size) for group in counting))
+
+    fixed_groups = [group for group in plan.groups if growth(group.specs[0]) == "fixed"]
+    return _account(
+        pool,
+        question,
+        bytes_per_token=block_bytes_per_token("unbounded", "window"),
+        growth_bytes_per_token=block_bytes_per_token("unbounded"),
+        fixed_bytes_per_request=sum(group.blocks_held(1) for group in fixed_groups) * pool.unit_bytes,
+        bytes_per_block=pool.unit_bytes,
+        num_blocks=plan.num_blocks,
+        capacity_tokens=plan.kv_cache_size_tokens,
+        max_concurrency=plan.max_concurrency,
+        formulas=_engine_formulas(pool, plan),
+    )
+
+
+def _account(
+    pool: Pool,
+    question: Question,
+    *,
+    bytes_per_token: int,
+    growth_bytes_per_token: int,
+    fixed_bytes_per_request: int,
+    bytes_per_block: int,
+    num_blocks: int,
+    capacity_tokens: int,
+    max_concurrency: float,
+    formulas: tuple[str, ...],
+) -> Accounting:
+    """The answers that both accountings share, from what a pool says of its units."""
+    request_units = pool.units_of_request(question.max_model_len)
+    held_units = question.num_sequences * pool.units_held(question.num_tokens)
+    raw_bytes = question.num_sequences * pool.raw_bytes(question.num_tokens)
+    allocated_bytes = held_units * pool.unit_bytes
+    missing_bytes = pool.missing_bytes(question.max_model_len)
+    return Accounting(
+        name=pool.name,
+        memory_bytes=pool.memory_bytes,
+        bytes_per_token=bytes_per_token,
+        growth_bytes_per_token=growth_bytes_per_token,
+        fixed_bytes_per_request=fixed_bytes_per_request,
+        bytes_per_block=bytes_per_block,
+        num_blocks=num_blocks,
+        capacity_tokens=capacity_tokens,
+        max_concurrency=max_concurrency,
+        whole_requests=pool.usable_units // request_units,
+        bytes_per_request=request_units * pool.unit_bytes,
+        longest_model_len=pool.longest(),
+        fits=missing_bytes == 0,
+        missing_bytes=missing_bytes,
+        raw_bytes=raw_bytes,
+        allocated_bytes=allocated_bytes,
+        slack_bytes=allocated_bytes - raw_bytes,
+        slack_share=(allocated_bytes - raw_bytes) / allocated_bytes,
+        sequences_fit=held_units <= pool.usable_units,
+        provisioned_bytes=question.num_sequences * request_units * pool.unit_bytes,
+        target_budget_bytes=(
+            None
+            if question.target_concurrency is None
+            else pool.budget_for(question.target_concurrency * request_units)
+        ),
+        mix=None if question.mix is None else _mix_answers(pool, question, question.mix),
+        formulas=formulas,
+    )
+
+
+def _mix_answers(pool: Pool, question: Question, mix: LengthMix) -> MixAnswers:
+    def units(num_tokens: int) -> int:
+        # The engine ends a request at max_model_len.
+        return pool.units_held(min(num_tokens, question.max_model_len))
+
+    mean_units = mix.mean(units)
+    return MixAnswers(
+        origin=mix.origin,
+        mean_tokens=float(mix.mean(lambda num_tokens: num_tokens)),
+        mean_bytes_per_request=_whole(mean_units * pool.unit_bytes),
+        concurrency=float(pool.usable_units / mean_units),
+        mix_bytes=_whole(question.num_sequences * mean_units * pool.unit_bytes),
+        target_budget_bytes=(
+            None if question.target_concurrency is None else pool.budget_for(question.target_concurrency * mean_units)
+        ),
+    )
+
+
+def _token_bytes(spec: KVCacheSpec) -> Fraction:
+    """Bytes that a token adds to a cache; a fraction where one entry stands for several tokens."""
+    assert isinstance(spec, AttentionSpec), "a state does not grow with tokens"
+    return Fraction(spec.entry_bytes, spec.tokens_per_state)
+
+
+def _whole(num_bytes: Fraction | int) -> int:
+    """A fraction of a byte counts as one."""
+    return int(-(-num_bytes // 1))
+
+
+def _engine_formulas(pool: Pool, plan: KVCachePlan) -> tuple[str, ...]:
+    """The engine's rules with their numbers in them."""
+    length, needed = plan.max_model_len, plan.blocks_per_request
+    holding = Counter(group.max_blocks(length, plan.options.max_in_flight_tokens) for group in plan.groups)
+    terms = [f"{count} x {blocks:,}" if count > 1 else f"{blocks:,}" for blocks, count in holding.items()]
+    return (
+        f"block = {_pages(pool, plan.groups)} = {pool.unit_bytes:,} B",
+        f"blocks = {pool.memory_bytes:,} B // {pool.unit_bytes:,} B = {plan.num_blocks:,}, {pool.held_back} held back",
+        f"a request of {length:,} tokens = {' + '.join(terms)} blocks over the groups = {needed:,}",
+        f"concurrency = {plan.num_blocks:,} / {needed:,} = {plan.num_blocks / needed:.2f}",
+    )
+
+
+def _pages(pool: Pool, groups: Sequence[KVCacheGroup]) -> str:
+    """The pages of the group that makes a block of this rank as large as it is."""
+
+    def pages(group: KVCacheGroup) -> Counter[int]:
+        of_layers = zip(group.layers, group.specs, strict=True)
+        return Counter(spec.page_size_bytes for layer, spec in of_layers if layer in pool.specs)
+
+    largest = max((pages(group) for group in groups), key=lambda counts: sum(counts.elements()))
+    return " + ".join(f"{count} layers x {page:,} B" for page, count in largest.items())

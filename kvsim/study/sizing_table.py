@@ -1,0 +1,123 @@
+"""The static answers as a person reads them: both accountings side by side, and how they came about."""
+
+from collections.abc import Callable
+
+from rich.console import Group, RenderableType
+from rich.padding import Padding
+from rich.table import Table
+from rich.text import Text
+
+from kvsim.model.accounting import Accounting, MixAnswers
+from kvsim.model.budget import KVBudget
+from kvsim.model.sizing import CLAIM, Sizing
+from kvsim.units import format_bytes
+
+Figure = Callable[[Accounting], str]
+
+
+def sizing_table(sizing: Sizing, budget: KVBudget) -> RenderableType:
+    """The formulas with their numbers, the answers of both accountings, and every assumption."""
+    accountings = [sizing.ideal] if sizing.engine is None else [sizing.ideal, sizing.engine]
+    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
+    table.add_column("")
+    for accounting in accountings:
+        table.add_column(accounting.name, justify="right", no_wrap=True)
+    for heading, rows in _sections(sizing):
+        table.add_row(Text(heading, style="bold"))
+        for name, figure in rows:
+            table.add_row(f"  {name}", *(figure(accounting) for accounting in accountings))
+    return Group(
+        Text(f"{sizing.model}, {sizing.engine_name}, {_ranks(sizing.num_ranks)}", style="bold"),
+        Padding(table, (1, 0)),
+        *_formulas(sizing, budget),
+        *_remarks(sizing),
+    )
+
+
+def _sections(sizing: Sizing) -> list[tuple[str, list[tuple[str, Figure]]]]:
+    sequences = f"{sizing.num_sequences:,} x {sizing.num_tokens:,} tokens"
+    sections: list[tuple[str, list[tuple[str, Figure]]]] = [
+        (
+            "What a request costs",
+            [
+                ("bytes per token", lambda of: f"{of.bytes_per_token:,} B"),
+                ("once windows are full", lambda of: f"{of.growth_bytes_per_token:,} B"),
+                ("fixed bytes per request", lambda of: f"{of.fixed_bytes_per_request:,} B"),
+                (
+                    f"request of {sizing.max_model_len:,} tokens",
+                    lambda of: format_bytes(of.bytes_per_request),
+                ),
+            ],
+        ),
+        (
+            "What fits",
+            [
+                ("block", lambda of: f"{of.bytes_per_block:,} B"),
+                ("blocks", lambda of: f"{of.num_blocks:,}"),
+                ("capacity in tokens", lambda of: f"{of.capacity_tokens:,}"),
+                ("max concurrency", lambda of: f"{of.max_concurrency:.2f}"),
+                ("whole requests at once", lambda of: f"{of.whole_requests:,}"),
+                ("longest length", _longest),
+                ("fits", lambda of: "yes" if of.fits else f"misses {of.missing_bytes:,} B"),
+            ],
+        ),
+        (
+            sequences,
+            [
+                ("raw", lambda of: format_bytes(of.raw_bytes)),
+                ("allocated", lambda of: format_bytes(of.allocated_bytes)),
+                ("slack", lambda of: f"{format_bytes(of.slack_bytes)} ({of.slack_share:.2%})"),
+                ("fit together", lambda of: "yes" if of.sequences_fit else "no"),
+                ("worst case at max_model_len", lambda of: format_bytes(of.provisioned_bytes)),
+            ],
+        ),
+    ]
+    if sizing.ideal.target_budget_bytes is not None:
+        sections.append(("Budget for the target", [("of max_model_len", lambda of: _maybe(of.target_budget_bytes))]))
+    if sizing.ideal.mix is not None:
+        sections.append((f"Mix: {sizing.ideal.mix.origin}", _mix_rows(sizing.ideal.mix)))
+    return sections
+
+
+def _mix_rows(mix: MixAnswers) -> list[tuple[str, Figure]]:
+    def of_mix(figure: Callable[[MixAnswers], str]) -> Figure:
+        return lambda of: "" if of.mix is None else figure(of.mix)
+
+    rows = [
+        ("mean tokens", of_mix(lambda answers: f"{answers.mean_tokens:,.1f}")),
+        ("mean bytes per request", of_mix(lambda answers: format_bytes(answers.mean_bytes_per_request))),
+        ("requests at once", of_mix(lambda answers: f"{answers.concurrency:.2f}")),
+        ("bytes of the sequences", of_mix(lambda answers: format_bytes(answers.mix_bytes))),
+    ]
+    if mix.target_budget_bytes is not None:
+        rows.append(("budget for the target", of_mix(lambda answers: _maybe(answers.target_budget_bytes))))
+    return rows
+
+
+def _longest(of: Accounting) -> str:
+    return "any" if of.longest_model_len is None else f"{of.longest_model_len:,}"
+
+
+def _maybe(num_bytes: int | None) -> str:
+    return "" if num_bytes is None else format_bytes(num_bytes)
+
+
+def _ranks(num_ranks: int) -> str:
+    return "1 rank" if num_ranks == 1 else f"the fullest of {num_ranks} ranks"
+
+
+def _formulas(sizing: Sizing, budget: KVBudget) -> list[Text]:
+    lines = [f"bytes per token = {sizing.formula}", f"budget = {budget.formula}"]
+    if sizing.engine is not None:
+        lines += [f"{sizing.engine.name}: {formula}" for formula in sizing.engine.formulas]
+    else:
+        lines += sizing.ideal.formulas
+    return [Text(line) for line in lines]
+
+
+def _remarks(sizing: Sizing) -> list[Text]:
+    remarks = [Text(f"Assumed: {assumption}", style="yellow") for assumption in sizing.assumptions]
+    if sizing.engine_refusal is not None:
+        remarks.append(Text(f"{sizing.engine_name}: {sizing.engine_refusal}", style="yellow"))
+    remarks.append(Text(CLAIM, style="dim italic"))
+    return remarks
