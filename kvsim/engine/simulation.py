@@ -89,8 +89,9 @@ class Simulation:
         env.run(until=until_ns)
         if self.scheduler.has_requests and until_ns is None:
             self.stalled = self._why_stalled()
+        end = self.recorder.times[-1] if until_ns is None else self.now
         for state in self._present.values():
-            self.recorder.gone(self.now, state, "unfinished")
+            self.recorder.gone(end, state, "unfinished")
         return self.recorder
 
     # arrivals

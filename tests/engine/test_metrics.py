@@ -1,0 +1,188 @@
+"""Figures of a timeline small enough for mental arithmetic.
+
+time_ns     0 ...... 10 ................ 40 .. 50
+allocated   0        400                 800   0       bytes
+live        0        300                 800   0
+cached      0        0                   100   200
+"""
+
+from typing import Any
+
+import polars as pl
+import pytest
+
+from kvsim.engine.metrics import METRICS, Number
+from kvsim.engine.tables import REQUEST_COLUMNS, MemoryShape, RunTables
+
+LEVELS = {
+    "time_ns": [0, 10, 40, 50],
+    "allocated_bytes": [0, 400, 800, 0],
+    "live_bytes": [0, 300, 800, 0],
+    "slack_bytes": [0, 100, 0, 0],
+    "cached_bytes": [0, 0, 100, 200],
+    "logical_bytes": [0, 300, 900, 0],
+    "shared_saving_bytes": [0, 0, 100, 0],
+    "external_bytes": [0, 0, 0, 0],
+    "running": [0, 1, 3, 0],
+    "waiting": [2, 1, 0, 0],
+}
+
+
+def request_row(**changes: Any) -> dict[str, Any]:
+    row: dict[str, Any] = {
+        "request_id": 0,
+        "arrival_ns": 0,
+        "priority": 0,
+        "prompt_tokens": 100,
+        "output_tokens": 10,
+        "generated_tokens": 10,
+        "outcome": "finished",
+        "reason": None,
+        "admitted_ns": 10,
+        "first_token_ns": 20,
+        "ended_ns": 50,
+        "hit_tokens": 0,
+        "resumed_hit_tokens": 0,
+        "refusals": 0,
+        "blocked_ns": 0,
+        "preemptions": 0,
+        "recomputed_tokens": 0,
+    }
+    return {**row, **changes}
+
+
+REQUESTS = [
+    request_row(),
+    request_row(admitted_ns=40, hit_tokens=64, preemptions=2, recomputed_tokens=70, resumed_hit_tokens=32),
+    request_row(outcome="cut", arrival_ns=3, admitted_ns=10, refusals=3, blocked_ns=5, preemptions=1),
+    request_row(outcome="timed_out", admitted_ns=None, refusals=1, blocked_ns=30),
+    request_row(outcome="aborted", admitted_ns=None),
+    request_row(outcome="unfinished", admitted_ns=40),
+    *(
+        request_row(outcome="rejected", reason=reason, admitted_ns=None)
+        for reason in ("prompt_too_long", "never_fits", "never_fits", "queue_full")
+    ),
+]
+
+
+def make_tables(levels: dict[str, list[int]] = LEVELS, requests: list[dict[str, Any]] = REQUESTS) -> RunTables:
+    schema = {name: dtype for name, (dtype, _get) in REQUEST_COLUMNS.items()}
+    return RunTables(
+        shape=MemoryShape(num_blocks=11, block_size=4, token_bytes=100),
+        worst_case_bytes=12_345,
+        num_steps=17,
+        timeline=pl.DataFrame(levels),
+        requests=pl.DataFrame(requests, schema=schema),
+    )
+
+
+def measure(tables: RunTables) -> dict[str, Number]:
+    return {metric.name: metric.of(tables) for metric in METRICS}
+
+
+EXPECTED: dict[str, Number] = {
+    "duration_ns": 50,
+    "steps": 17,
+    "pool_bytes": 4000,
+    "null_block_bytes": 400,
+    "worst_case_bytes": 12_345,
+    "allocated_peak_bytes": 800,
+    "live_peak_bytes": 800,
+    "slack_peak_bytes": 100,
+    "cached_peak_bytes": 200,
+    "logical_peak_bytes": 900,
+    "shared_saving_peak_bytes": 100,
+    "external_peak_bytes": 0,
+    # A level holds until the next row: 400 for 30 ns and 800 for 10 ns are 20,000 byte ns in 50 ns.
+    "allocated_mean_bytes": 20_000 / 50,
+    "live_mean_bytes": 17_000 / 50,
+    "slack_mean_bytes": 3_000 / 50,
+    "cached_mean_bytes": 1_000 / 50,
+    "logical_mean_bytes": 18_000 / 50,
+    "shared_saving_mean_bytes": 1_000 / 50,
+    "external_mean_bytes": 0,
+    "pool_used_peak": 800 / 4000,
+    "pool_used_mean": 400 / 4000,
+    "utilization": 17 / 20,
+    "utilization_at_peak": 1.0,
+    "slack_share": 3 / 20,
+    "slack_share_at_peak": 0.0,
+    "requests": 10,
+    "finished": 2,
+    "cut": 1,
+    "rejected": 4,
+    "rejected_prompt_too_long": 1,
+    "rejected_never_fits": 2,
+    "rejected_queue_full": 1,
+    "timed_out": 1,
+    "aborted": 1,
+    "unfinished": 1,
+    "refused": 2,
+    "refusals": 4,
+    "blocked_ns": 35,
+    "preempted": 2,
+    "preemptions": 3,
+    "recomputed_tokens": 70,
+    "hit_tokens": 64,
+    # Four of them were admitted, with 100 prompt tokens each.
+    "hit_share": 64 / 400,
+    "resumed_hit_tokens": 32,
+    "running_mean": 60 / 50,
+    "running_peak": 3,
+    "waiting_mean": (20 + 30) / 50,
+    "waiting_peak": 2,
+    # Waits of 10, 40, 7 and 40 ns.
+    "waited_mean_ns": 24,
+    "waited_p50_ns": 25,
+    "waited_p99_ns": 40,
+    "waited_max_ns": 40,
+}
+
+
+def test_every_figure_is_in_the_table_of_expectations() -> None:
+    assert {metric.name for metric in METRICS} == set(EXPECTED)
+    assert len({metric.name for metric in METRICS}) == len(METRICS)
+
+
+@pytest.mark.parametrize("name", EXPECTED)
+def test_a_figure_is_what_mental_arithmetic_says(name: str) -> None:
+    assert measure(make_tables())[name] == EXPECTED[name]
+
+
+def test_the_share_at_the_peak_is_that_of_its_first_moment() -> None:
+    levels = {**LEVELS, "allocated_bytes": [0, 800, 800, 0]}
+    assert measure(make_tables(levels))["utilization_at_peak"] == 300 / 800
+
+
+def test_integrals_beyond_64_bits_are_exact() -> None:
+    """Terabytes for years: 2^62 ns x 2^40 bytes, of which one byte is slack."""
+    levels = {name: [0, 0] for name in LEVELS}
+    levels |= {"time_ns": [0, 2**62], "allocated_bytes": [2**40, 0], "live_bytes": [2**40 - 1, 0]}
+    levels |= {"slack_bytes": [1, 0]}
+    figures = measure(make_tables(levels))
+    assert figures["allocated_mean_bytes"] == 2**40
+    assert figures["slack_share"] == 2**-40
+
+
+def test_where_there_is_nothing_to_divide_by_there_is_no_figure() -> None:
+    figures = measure(make_tables({name: [0] for name in LEVELS}, []))
+    nothing = {name for name, value in figures.items() if value is None}
+    assert nothing == {
+        "utilization",
+        "utilization_at_peak",
+        "slack_share",
+        "slack_share_at_peak",
+        "hit_share",
+        "pool_used_mean",
+        "running_mean",
+        "waiting_mean",
+        *(name for name in EXPECTED if name.endswith("_mean_bytes")),
+        *(name for name in EXPECTED if name.startswith("waited_")),
+    }
+
+
+def test_units_are_the_known_ones_and_stand_in_the_name_where_it_has_one() -> None:
+    assert {metric.unit for metric in METRICS} == {"bytes", "ns", "tokens", "requests", "times", "steps", "share"}
+    for metric in METRICS:
+        for unit in ("bytes", "ns", "tokens"):
+            assert metric.name.endswith(f"_{unit}") == (metric.unit == unit), metric.name

@@ -1,0 +1,554 @@
+"""What happens when. A step lasts 10 ns and blocks have 4 slots, unless a test says otherwise."""
+
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from kvsim.engine.config import EngineConfig
+from kvsim.engine.latency import LatencyModel
+from kvsim.engine.recorder import RequestRecord
+from kvsim.engine.scheduler import Sampled, Step
+from kvsim.engine.simulation import Simulation
+from kvsim.memory.allocator import Occupancy
+from kvsim.memory.paged import PagedAllocator
+from kvsim.workload.request import Request
+from tests.makers import make_request
+
+TEN_NS = LatencyModel(base=10, per_prefill_token=0, per_decode_seq=0, per_context_token=0)
+
+
+class Run:
+    """A finished run: its records by id, when steps began and what they scheduled."""
+
+    def __init__(
+        self,
+        *requests: Request,
+        blocks: int = 100,
+        prefix_sharing: bool = True,
+        watermark_blocks: int = 0,
+        latency: LatencyModel = TEN_NS,
+        until_ns: int | None = None,
+        **config: Any,
+    ) -> None:
+        self.allocator = PagedAllocator(blocks, 4, prefix_sharing)
+        self.steps: list[tuple[int, list[tuple[int, int]]]] = []
+        self.finished: list[tuple[int, list[int]]] = []
+        simulation = Simulation(
+            EngineConfig(**{"max_model_len": 1000, "latency": latency, **config}),
+            self.allocator,
+            requests,
+            watermark_blocks=watermark_blocks,
+            on_step=self.on_step,
+            on_outputs=self.on_outputs,
+        )
+        self.recorder = simulation.run(until_ns)
+        self.stalled = simulation.stalled
+        self.end_ns = simulation.now
+        self.allocator.check()
+
+    def on_step(self, now: int, step: Step) -> None:
+        self.allocator.check()
+        self.steps.append((now, [(state.request.id, num_tokens) for state, num_tokens in step.scheduled.items()]))
+
+    def on_outputs(self, now: int, sampled: Sampled) -> None:
+        self.allocator.check()
+        if sampled.finished:
+            self.finished.append((now, [state.request.id for state in sampled.finished]))
+
+    def __getitem__(self, id: int) -> RequestRecord:
+        return self.recorder.records[id]
+
+    def outcomes(self) -> dict[int, str]:
+        return {id: record.outcome for id, record in self.recorder.records.items()}
+
+    def levels(self, name: str) -> list[tuple[int, int]]:
+        return list(zip(self.recorder.times, self.recorder.levels[name], strict=True))
+
+
+def make_run(*requests: Request, **options: Any) -> Run:
+    return Run(*requests, **options)
+
+
+# one request, from arrival to end
+
+
+def test_a_request_alone() -> None:
+    run = make_run(make_request(0, own=5, output=4, arrival=7))
+    assert run.steps == [(7, [(0, 5)]), (17, [(0, 1)]), (27, [(0, 1)]), (37, [(0, 1)])]
+    record = run[0]
+    assert (record.admitted_ns, record.first_token_ns, record.ended_ns) == (7, 17, 47)
+    assert (record.outcome, record.generated_tokens) == ("finished", 4)
+    assert run.finished == [(47, [0])]
+    assert (run.end_ns, run.recorder.num_steps, run.stalled) == (47, 4, None)
+
+
+def test_prompt_and_output_take_all_slots_but_one() -> None:
+    run = make_run(make_request(0, own=5, output=4), blocks=3)
+    assert run.outcomes() == {0: "finished"}
+    assert max(tokens for _time, tokens in run.levels("live_tokens")) == 5 + 4 - 1
+    assert run.levels("allocated_blocks") == [(0, 2), (10, 2), (20, 2), (30, 2), (40, 0)]
+
+
+def test_levels_hold_from_a_decision_to_the_next_change() -> None:
+    run = make_run(make_request(0, own=3, output=3, arrival=4))
+    assert run.levels("live_tokens") == [(0, 0), (4, 3), (14, 4), (24, 5), (34, 0)]
+    assert run.levels("running") == [(0, 0), (4, 1), (14, 1), (24, 1), (34, 0)]
+    # What it leaves: one full block, and one that went back blank.
+    assert run.levels("cached_blocks")[-1] == (34, 1)
+
+
+def test_a_step_lasts_as_long_as_its_work_takes() -> None:
+    run = make_run(
+        make_request(0, own=6, output=3), make_request(1, own=4, output=1), latency=LatencyModel(1000, 100, 10, 1)
+    )
+    # 10 prefill tokens and 10 in context; then one decode over 7 and over 8.
+    assert [time for time, _scheduled in run.steps] == [0, 2010, 3027]
+    assert run.end_ns == 3027 + 1000 + 10 + 8
+
+
+def test_a_request_that_reaches_max_model_len_is_cut() -> None:
+    run = make_run(make_request(0, own=5, output=4), make_request(1, own=5, output=3), max_model_len=8)
+    assert run.outcomes() == {0: "cut", 1: "finished"}
+    assert (run[0].generated_tokens, run[0].ended_ns) == (3, run[1].ended_ns)
+
+
+def test_an_engine_without_requests_does_nothing() -> None:
+    run = make_run()
+    assert (run.steps, run.end_ns, run.stalled) == ([], 0, None)
+    assert run.levels("running") == [(0, 0)]
+
+
+# order at equal times
+
+
+def test_requests_that_arrive_together_keep_their_order_and_share_a_step() -> None:
+    run = make_run(*(make_request(id, own=4, output=1, arrival=30) for id in (3, 1, 2)))
+    assert run.steps == [(30, [(3, 4), (1, 4), (2, 4)])]
+
+
+def test_a_request_that_arrives_at_a_step_boundary_is_seen_by_the_step_that_begins_there() -> None:
+    run = make_run(
+        make_request(0, own=4, output=4),
+        make_request(1, own=4, output=1, arrival=10),
+        make_request(2, own=4, output=1, arrival=11),
+    )
+    assert run.steps == [(0, [(0, 4)]), (10, [(0, 1), (1, 4)]), (20, [(0, 1), (2, 4)]), (30, [(0, 1)])]
+
+
+def test_what_ends_at_a_boundary_makes_room_for_who_arrives_there() -> None:
+    run = make_run(
+        make_request(0, own=8, output=1), make_request(1, own=8, output=1, arrival=10), blocks=3, prefix_sharing=False
+    )
+    assert run.steps == [(0, [(0, 8)]), (10, [(1, 8)])]
+    assert run[1].refusals == 0
+
+
+def test_an_engine_that_slept_wakes_for_all_that_arrive_at_that_time() -> None:
+    run = make_run(
+        make_request(0, own=4, output=1),
+        make_request(1, own=4, output=1, arrival=500),
+        make_request(2, own=4, output=1, arrival=500),
+    )
+    assert run.steps == [(0, [(0, 4)]), (500, [(1, 4), (2, 4)])]
+
+
+def test_requests_must_come_in_order_of_arrival() -> None:
+    with pytest.raises(AssertionError, match="in order of arrival"):
+        make_run(make_request(0, own=4, arrival=5), make_request(1, own=4, arrival=4))
+
+
+# time-outs
+
+
+def blocked_until(end_step: int) -> Request:
+    """Keeps both blocks of a pool of two busy until the given step ends, the fourth at most."""
+    assert end_step <= 4
+    return make_request(0, own=5, output=end_step)
+
+
+@pytest.mark.parametrize(("timeout", "outcome"), [(31, "finished"), (30, "timed_out"), (29, "timed_out")])
+def test_who_has_waited_exactly_the_timeout_is_gone(timeout: int, outcome: str) -> None:
+    """The blocks become free at 30, when the second has waited 30."""
+    run = make_run(blocked_until(3), make_request(1, own=5, output=1), blocks=3, timeout=timeout)
+    assert run.outcomes() == {0: "finished", 1: outcome}
+    assert run[1].ended_ns == (40 if outcome == "finished" else timeout)
+    assert run[1].blocked_ns == min(timeout, 30)
+
+
+def test_a_timeout_counts_from_each_arrival() -> None:
+    run = make_run(
+        blocked_until(4),
+        *(make_request(id, own=5, output=1, arrival=arrival) for id, arrival in ((1, 3), (2, 9), (3, 9))),
+        blocks=3,
+        timeout=15,
+    )
+    assert {id: run[id].ended_ns for id in (1, 2, 3)} == {1: 18, 2: 24, 3: 24}
+    assert {run[id].outcome for id in (1, 2, 3)} == {"timed_out"}
+
+
+def test_a_timeout_is_for_the_first_admission_only() -> None:
+    """The second is preempted in the second step and waits longer than the timeout after that."""
+    run = make_run(
+        make_request(0, own=4, output=5), make_request(1, own=4, output=2), blocks=4, timeout=15, prefix_sharing=False
+    )
+    assert run[1].preemptions == 1
+    assert run.outcomes() == {0: "finished", 1: "finished"}
+    assert run[1].ended_ns == 60
+
+
+def test_a_request_that_runs_is_not_timed_out() -> None:
+    run = make_run(make_request(0, own=4, output=30), timeout=15)
+    assert run.outcomes() == {0: "finished"}
+
+
+def test_timeouts_come_before_arrivals_of_their_time() -> None:
+    """A queue of one: the request that is gone at 16 makes place for the one that comes at 16."""
+    run = make_run(
+        blocked_until(4),
+        *(make_request(id, own=5, output=1, arrival=arrival) for id, arrival in ((1, 1), (2, 15), (3, 16))),
+        blocks=3,
+        timeout=15,
+        max_waiting=1,
+    )
+    assert run.outcomes() == {0: "finished", 1: "timed_out", 2: "rejected", 3: "timed_out"}
+    assert (run[1].ended_ns, run[2].reason, run[3].ended_ns) == (16, "queue_full", 31)
+
+
+def test_a_timeout_frees_the_queue_of_an_engine_that_sleeps() -> None:
+    run = make_run(
+        make_request(0, own=20, output=1, arrival=2),
+        make_request(1, own=4, output=1, arrival=5),
+        blocks=5,
+        timeout=40,
+        reject_unservable=False,
+    )
+    assert run.outcomes() == {0: "timed_out", 1: "finished"}
+    assert run.steps[-1] == (42, [(1, 4)])
+
+
+# turned away on arrival
+
+
+@pytest.mark.parametrize(("prompt", "outcome"), [(11, "cut"), (12, "rejected"), (13, "rejected")])
+def test_a_prompt_of_max_model_len_or_more_is_rejected(prompt: int, outcome: str) -> None:
+    run = make_run(make_request(0, own=prompt), max_model_len=12)
+    assert run.outcomes() == {0: outcome}
+    assert run[0].reason == ("prompt_too_long" if outcome == "rejected" else None)
+
+
+@pytest.mark.parametrize(
+    ("prompt", "output", "outcome"),
+    [(5, 4, "finished"), (5, 5, "rejected"), (8, 1, "finished"), (9, 1, "rejected"), (5, 100, "rejected")],
+)
+def test_what_two_blocks_can_never_hold_is_rejected(prompt: int, output: int, outcome: str) -> None:
+    run = make_run(make_request(0, own=prompt, output=output), blocks=3)
+    assert run.outcomes() == {0: outcome}
+    assert run[0].reason == ("never_fits" if outcome == "rejected" else None)
+
+
+def test_what_max_model_len_cuts_off_need_not_fit() -> None:
+    run = make_run(make_request(0, own=5, output=100), blocks=3, max_model_len=9)
+    assert run.outcomes() == {0: "cut"}
+
+
+def test_of_several_reasons_the_first_is_given() -> None:
+    run = make_run(
+        make_request(0, own=4, output=1),
+        make_request(1, own=400),
+        make_request(2, own=100),
+        make_request(3, own=4, output=1),
+        blocks=3,
+        max_waiting=1,
+        max_model_len=200,
+    )
+    assert [run[id].reason for id in range(4)] == [None, "prompt_too_long", "never_fits", "queue_full"]
+
+
+def test_a_rejected_request_leaves_no_trace_in_the_engine() -> None:
+    run = make_run(make_request(0, own=400, arrival=5), blocks=3)
+    assert (run.steps, run[0].ended_ns, run[0].admitted_ns) == ([], 5, None)
+
+
+def test_who_finds_the_queue_full_is_rejected() -> None:
+    run = make_run(
+        make_request(0, own=4, output=3),
+        *(make_request(id, own=4, output=1, arrival=1) for id in (1, 2, 3)),
+        make_request(4, own=4, output=1, arrival=31),
+        max_num_seqs=1,
+        max_waiting=2,
+    )
+    assert run.outcomes() == {0: "finished", 1: "finished", 2: "finished", 3: "rejected", 4: "finished"}
+    assert run[3].reason == "queue_full"
+
+
+def test_the_queue_bound_holds_between_requests_of_one_instant() -> None:
+    """All wait until the step that begins after the last arrival of this time."""
+    run = make_run(*(make_request(id, own=4, output=1) for id in range(3)), max_waiting=2)
+    assert run.outcomes() == {0: "finished", 1: "finished", 2: "rejected"}
+
+
+# no way forward
+
+
+def test_an_unservable_request_blocks_the_queue_if_it_is_not_rejected() -> None:
+    run = make_run(
+        make_request(0, own=4, output=2),
+        make_request(7, own=20, output=3),
+        make_request(2, own=1),
+        blocks=5,
+        reject_unservable=False,
+    )
+    assert run.outcomes() == {0: "finished", 7: "unfinished", 2: "unfinished"}
+    assert run.stalled == (
+        "request 7 (20 prompt and 3 output tokens) blocks the queue for ever: "
+        "its 20 known tokens do not fit in 4 usable blocks; 2 requests were left waiting"
+    )
+    assert run[7].blocked_ns == run.end_ns
+    assert run[7].refusals == 3
+
+
+def test_a_request_that_outgrows_the_pool_is_named_with_its_known_tokens() -> None:
+    run = make_run(make_request(5, own=6, output=9), blocks=3, reject_unservable=False)
+    assert run.stalled is not None
+    assert run.stalled.startswith("request 5 (6 prompt and 9 output tokens) blocks the queue for ever: its 9 known")
+    assert (run[5].generated_tokens, run[5].preemptions) == (3, 1)
+
+
+def test_a_prompt_beyond_the_token_budget_is_named_with_chunked_prefill_off() -> None:
+    run = make_run(make_request(5, own=6), max_num_batched_tokens=5, enable_chunked_prefill=False)
+    assert run.stalled is not None
+    assert "its 6 known tokens exceed max_num_batched_tokens = 5 and chunked prefill is off" in run.stalled
+
+
+def test_a_futile_cycle_is_stopped() -> None:
+    """Gate off and no cache: admitted in chunks, preempted by itself, admitted again, for ever."""
+    run = make_run(
+        make_request(0, own=12, output=1),
+        blocks=3,
+        prefix_sharing=False,
+        max_num_batched_tokens=4,
+        scheduler_reserve_full_isl=False,
+        reject_unservable=False,
+    )
+    assert run[0].preemptions == 2
+    assert run.steps == [(time, [(0, 4)] if time % 30 < 20 else []) for time in range(0, 60, 10)]
+    assert run.stalled is not None
+    assert "its 12 known tokens do not fit in 2 usable blocks" in run.stalled
+
+
+def test_outgrowing_the_pool_now_and_then_is_not_futile() -> None:
+    """The first outgrows the pool in every turn, but each time it comes back the second has got a token."""
+    run = make_run(
+        make_request(0, own=7, output=1),
+        make_request(1, own=7, output=1),
+        blocks=4,
+        prefix_sharing=False,
+        max_num_batched_tokens=4,
+        scheduler_reserve_full_isl=False,
+    )
+    assert run.outcomes() == {0: "finished", 1: "finished"}
+    assert run.stalled is None
+
+
+def test_a_futile_cycle_goes_on_when_somebody_comes_or_leaves() -> None:
+    run = make_run(
+        make_request(0, own=12, output=1, abort=500),
+        make_request(1, own=4, output=1, arrival=700),
+        blocks=3,
+        prefix_sharing=False,
+        max_num_batched_tokens=4,
+        scheduler_reserve_full_isl=False,
+        reject_unservable=False,
+    )
+    assert run.outcomes() == {0: "aborted", 1: "finished"}
+    assert run.stalled is None
+
+
+def test_who_is_blocked_for_ever_is_so_until_nothing_moves_any_more() -> None:
+    """That a client hangs up long after its request has finished is no part of the run."""
+    run = make_run(
+        make_request(0, own=4, output=3, abort=5000), make_request(1, own=20), blocks=5, reject_unservable=False
+    )
+    assert run.levels("waiting")[-1] == (30, 1)
+    assert run[1].blocked_ns == 30
+
+
+def test_a_run_may_end_before_its_requests_do() -> None:
+    run = make_run(make_request(0, own=4, output=9), make_request(1, own=4, arrival=60), until_ns=25)
+    assert run.outcomes() == {0: "unfinished"}
+    assert (run[0].generated_tokens, run[0].ended_ns, run.end_ns, run.stalled) == (2, None, 25, None)
+
+
+# hang-ups
+
+
+@pytest.mark.parametrize(("abort", "left"), [(0, 0), (15, 20), (20, 20), (21, 30)])
+def test_who_hangs_up_leaves_at_the_next_step_boundary(abort: int, left: int) -> None:
+    run = make_run(make_request(0, own=4, output=9, abort=abort))
+    assert (run[0].outcome, run[0].ended_ns) == ("aborted", left)
+    assert run.levels("allocated_blocks")[-1] == (left, 0)
+    assert run[0].generated_tokens == left // 10
+
+
+def test_the_blocks_of_who_hangs_up_are_there_for_the_step_that_begins() -> None:
+    run = make_run(
+        make_request(0, own=8, output=5, abort=15), make_request(1, own=8, output=1), blocks=4, prefix_sharing=False
+    )
+    assert run.steps == [(0, [(0, 8)]), (10, [(0, 1)]), (20, [(1, 8)])]
+
+
+def test_who_hangs_up_while_waiting_is_not_admitted_any_more() -> None:
+    run = make_run(make_request(0, own=5, output=3), make_request(1, own=5, output=1, abort=30), blocks=3)
+    assert run.outcomes() == {0: "finished", 1: "aborted"}
+    assert (run[1].ended_ns, run[1].admitted_ns) == (30, None)
+
+
+def test_who_hangs_up_in_the_middle_of_a_prompt_leaves_its_full_blocks_cached() -> None:
+    run = make_run(make_request(0, own=30, abort=15), max_num_batched_tokens=5)
+    assert run.outcomes() == {0: "aborted"}
+    assert run.levels("cached_blocks")[-1] == (20, 2)
+    assert run[0].first_token_ns is None
+
+
+def test_who_hangs_up_after_a_preemption_leaves_the_queue() -> None:
+    run = make_run(make_request(0, own=4, output=9), make_request(1, own=4, output=9, abort=25), blocks=4)
+    assert run[1].preemptions == 1
+    assert (run[1].outcome, run[1].ended_ns) == ("aborted", 30)
+
+
+def test_who_hangs_up_when_the_last_token_comes_has_finished() -> None:
+    run = make_run(make_request(0, own=4, output=2, abort=20))
+    assert (run[0].outcome, run[0].ended_ns) == ("finished", 20)
+
+
+def test_who_hangs_up_before_arriving_is_gone_at_once() -> None:
+    run = make_run(make_request(0, own=4, arrival=33, abort=12))
+    assert (run[0].outcome, run[0].ended_ns, run.steps) == ("aborted", 33, [])
+
+
+def test_hanging_up_wakes_an_engine_that_sleeps() -> None:
+    run = make_run(
+        make_request(0, own=20, output=1, abort=77), make_request(1, own=4, output=1), blocks=5, reject_unservable=False
+    )
+    assert run.outcomes() == {0: "aborted", 1: "finished"}
+    assert run.steps[-1] == (77, [(1, 4)])
+
+
+def test_hanging_up_after_the_end_changes_nothing() -> None:
+    requests = make_request(0, own=4, output=1, abort=500), make_request(1, own=20), make_request(2, own=1)
+    run = make_run(*requests, blocks=5, reject_unservable=False)
+    assert run[0].outcome == "finished"
+    # Looked at in the first step and in the one after it.
+    assert run[1].refusals == 2
+
+
+def test_who_is_rejected_or_timed_out_cannot_hang_up() -> None:
+    run = make_run(
+        blocked_until(4),
+        make_request(1, own=5, output=1, abort=25),
+        make_request(2, own=500, abort=25),
+        blocks=3,
+        timeout=20,
+    )
+    assert {id: run[id].outcome for id in (1, 2)} == {1: "timed_out", 2: "rejected"}
+
+
+# what is counted
+
+
+def test_refusals_are_counted_per_step_and_blocked_from_the_first_to_the_admission() -> None:
+    run = make_run(blocked_until(3), make_request(1, own=5, output=1, arrival=4), blocks=3)
+    record = run[1]
+    assert (record.refusals, record.blocked_ns, record.admitted_ns) == (2, 20, 30)
+    assert run.recorder.events["refused"].tolist() == [0, 0, 1, 1, 0, 0]
+
+
+def test_waiting_behind_a_blocked_head_is_not_being_refused() -> None:
+    """The last one is refused only when it has become the head itself."""
+    run = make_run(blocked_until(3), make_request(1, own=5, output=1), make_request(2, own=1, output=1), blocks=3)
+    assert (run[1].refusals, run[2].refusals) == (3, 1)
+    assert (run[2].blocked_ns, run[2].admitted_ns) == (10, 40)
+
+
+def test_a_resumed_request_counts_its_hit_apart() -> None:
+    run = make_run(make_request(0, own=4, output=3), make_request(1, own=5, output=3), blocks=4)
+    record = run[1]
+    assert (record.preemptions, record.hit_tokens, record.resumed_hit_tokens, record.recomputed_tokens) == (1, 0, 4, 1)
+    assert record.admitted_ns == 0
+
+
+def test_occupancy_is_empty_at_the_end() -> None:
+    run = make_run(*(make_request(id, shared=8, own=id + 1, arrival=7 * id) for id in range(5)))
+    cached, blank = run.allocator.pool.num_cached, run.allocator.pool.num_blank
+    assert run.allocator.occupancy() == Occupancy(0, cached, blank, 0, 0)
+    assert cached + blank == 99
+
+
+requests = st.lists(
+    st.builds(
+        dict,
+        own=st.integers(1, 12),
+        shared=st.sampled_from([0, 0, 4, 6]),
+        output=st.integers(1, 8),
+        arrival=st.integers(0, 12).map(lambda tens: 5 * tens),
+        abort=st.none() | st.integers(0, 30).map(lambda fives: 5 * fives),
+        priority=st.integers(0, 2),
+    ),
+    max_size=10,
+)
+
+
+@given(
+    requests,
+    st.integers(2, 10),
+    st.none() | st.integers(1, 60),
+    st.none() | st.integers(1, 3),
+    st.sampled_from(["fcfs", "priority"]),
+    st.integers(1, 20),
+    st.booleans(),
+)
+def test_every_request_has_one_outcome_and_nothing_is_left_behind(
+    drawn: list[dict[str, Any]],
+    blocks: int,
+    timeout: int | None,
+    max_waiting: int | None,
+    policy: str,
+    budget: int,
+    reject_unservable: bool,
+) -> None:
+    drawn.sort(key=lambda values: values["arrival"])
+    made = [make_request(id, **values) for id, values in enumerate(drawn)]
+    run = make_run(
+        *made,
+        blocks=blocks,
+        timeout=timeout,
+        max_waiting=max_waiting,
+        policy=policy,
+        max_num_batched_tokens=budget,
+        reject_unservable=reject_unservable,
+        max_model_len=30,
+    )
+    assert list(run.outcomes()) == [request.id for request in made]
+    for request in made:
+        record = run[request.id]
+        generated = record.generated_tokens
+        assert (record.reason is not None) == (record.outcome == "rejected")
+        assert (record.ended_ns is None) == (record.outcome == "unfinished")
+        assert (generated == request.output_tokens) >= (record.outcome == "finished")
+        assert generated <= min(request.output_tokens, 30 - min(30, request.prompt_tokens))
+        if record.outcome == "timed_out":
+            assert timeout is not None
+            assert (record.ended_ns, record.admitted_ns) == (request.arrival_ns + timeout, None)
+        elif timeout is not None and record.admitted_ns is not None:
+            assert record.admitted_ns < request.arrival_ns + timeout
+        if record.outcome == "aborted":
+            assert request.abort_ns is not None
+            assert record.ended_ns is not None
+            assert max(request.abort_ns, request.arrival_ns) <= record.ended_ns
+    assert (run.stalled is not None) == ("unfinished" in run.outcomes().values())
+    assert run.stalled is None or not reject_unservable
+    occupancy = run.allocator.occupancy()
+    assert (occupancy.allocated_blocks, occupancy.live_tokens, occupancy.logical_tokens) == (0, 0, 0)
+    assert {name: sum(column) for name, column in run.recorder.events.items()}["arrived"] == len(made)
