@@ -115,23 +115,34 @@ def plot(
 
 @app.command()
 def model(
-    config: Annotated[str, typer.Argument(help="Catalogue name, config.json, or hf:org/model.")],
+    config: Annotated[
+        str | None, typer.Argument(help="Catalogue name, config.json, or hf:org/model; none lists the catalogue.")
+    ] = None,
     kv_dtype: Annotated[str, typer.Option(help="Number format of the cache.")] = "bf16",
     tensor_parallel: Annotated[int, typer.Option(help="Ranks that share the heads.")] = 1,
     pipeline_parallel: Annotated[int, typer.Option(help="Ranks that share the layers.")] = 1,
     json: Annotated[bool, typer.Option("--json", help="Print all of it as JSON, and nothing else.")] = False,
 ) -> None:
-    """Show what a model keeps of each token, by kind of layer.
+    """Show what a model keeps of each token, by kind of layer, or list the models known by name.
 
     For example:
 
+    - `kvsim model`
     - `kvsim model gemma-3-27b`
     - `kvsim model path/to/config.json --kv-dtype fp8 --tensor-parallel 4 --json`
     """
-    from kvsim.model.catalogue import load_geometry
+    from kvsim.model.catalogue import catalogue, load_geometry
     from kvsim.model.describe import describe
     from kvsim.model.formats import known_dtype
 
+    if config is None:
+        if json:
+            _print_json(sorted(catalogue()))
+        else:
+            from rich.columns import Columns
+
+            _print(Columns(sorted(catalogue()), column_first=True, padding=(0, 3)))
+        return
     geometry = load_geometry(config, Path())
     dtype = known_dtype(kv_dtype)
     if json:

@@ -1,7 +1,7 @@
 """The scenario file: one question in TOML, one frozen class a table, every problem reported at once."""
 
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, Literal
 
@@ -120,14 +120,14 @@ class Scenario(Consistent):
         return sentences
 
 
-def load_scenario(path: str | Path, overrides: tuple[str, ...] = ()) -> Scenario:
-    """Read a scenario file, with `table.key=value` overrides, which are checked in the same way.
+def load_scenario(path: str | Path, overrides: str | Iterable[str] = ()) -> Scenario:
+    """Read a scenario file, with one or several `table.key=value` overrides, which are checked in the same way.
 
     Raises ScenarioError with all problems of the file.
     """
     path = Path(path)
     table = _read_toml(path)
-    for override in overrides:
+    for override in [overrides] if isinstance(overrides, str) else overrides:
         _override(table, override)
     try:
         scenario = TableReader(WORKLOADS, LENGTHS).read(table, Scenario)
@@ -157,7 +157,7 @@ def _override(table: dict[str, Any], override: str) -> None:
     name, equals, text = override.partition("=")
     *parents, key = name.strip().split(".")
     if not equals or not key:
-        raise ScenarioError("--set", [f"must be table.key=value, got {override!r}"])
+        raise ScenarioError("--set", [f"must be key=value or table.key=value, got {override!r}"])
     for parent in parents:
         table = table.setdefault(parent, {})
         if not isinstance(table, dict):

@@ -81,6 +81,8 @@ def read_azure(lines: Lines) -> Iterator[Row]:
     columns = {}
     for name in ("TIMESTAMP", "ContextTokens", "GeneratedTokens"):
         if name not in header:
+            if header[:1] and header[0].lstrip().startswith("{"):
+                lines.refuse("must be CSV with a header, got JSON: is the format mooncake?")
             lines.refuse(f"column {name} is missing, found {', '.join(header) or 'none'}")
         columns[name] = header.index(name)
     time, prompt, output = columns.values()
@@ -111,7 +113,8 @@ def read_mooncake(lines: Lines) -> Iterator[Row]:
         try:
             record = json.loads(line)
         except json.JSONDecodeError as error:
-            lines.refuse(f"not JSON: {error.msg}")
+            hint = ": is the format azure?" if line.startswith("TIMESTAMP") else ""
+            lines.refuse(f"not JSON: {error.msg}{hint}")
         except (ValueError, RecursionError):
             lines.refuse("not JSON that can be read: a number too long or nested too deep")
         if not isinstance(record, dict):
