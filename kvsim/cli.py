@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from kvsim import __version__
-from kvsim.errors import KvsimError
+from kvsim.errors import InvariantError, KvsimError
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -26,12 +26,15 @@ app = typer.Typer(
 
 
 def main() -> None:
-    """Entry point: what kvsim refuses is one message on stderr and exit code 2."""
+    """Entry point: what kvsim refuses is one message on stderr and exit code 2; a failed recount exits with 1."""
     try:
         app(prog_name="kvsim")
     except KvsimError as error:
         print(f"error: {error}", file=sys.stderr)
         sys.exit(2)
+    except InvariantError as error:
+        print(f"defect: {error}", file=sys.stderr)
+        sys.exit(1)
 
 
 def _print_version(wanted: bool) -> None:
@@ -65,6 +68,7 @@ def run(
         list[str] | None,
         typer.Option("--set", metavar="TABLE.KEY=VALUE", help="Override a key; an empty value removes it. Repeatable."),
     ] = None,
+    check: Annotated[bool, typer.Option("--check", help="Recount all of memory after every step; slow.")] = False,
     json: Annotated[
         bool, typer.Option("--json", help="Print the summary as JSON on stdout, and nothing else.")
     ] = False,
@@ -84,7 +88,7 @@ def run(
     loaded = load_scenario(scenario, tuple(set_ or ()))
     with staged(out) if out else nullcontext() as folder:
         with _progress_bar("simulating requests") as on_progress:
-            results = simulate(loaded, on_progress=on_progress)
+            results = simulate(loaded, check=check, on_progress=on_progress)
         if folder is not None:
             write_results(results, folder, loaded.study.write)
     if json:

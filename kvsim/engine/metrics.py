@@ -86,6 +86,15 @@ def _sum(column: str) -> Callable[[RunTables], Number]:
     return lambda run: sum(run.requests[column].to_list())
 
 
+def _refusals_for(cause: str) -> Callable[[RunTables], Number]:
+    of_cause = (pl.col("event") == "refused") & (pl.col("cause") == cause)
+    return lambda run: sum(run.pressure.filter(of_cause)["steps"].to_list())
+
+
+def _held_back(cause: str) -> Callable[[RunTables], Number]:
+    return lambda run: run.held_back_steps[cause]
+
+
 def _average(column: str) -> Callable[[RunTables], Number]:
     return lambda run: sum(run.requests[column].to_list()) / run.requests.height
 
@@ -160,7 +169,13 @@ METRICS: tuple[Metric, ...] = (
     Metric("unfinished", "requests", "left when nothing moved any more", _count(_outcome == "unfinished")),
     Metric("refused", "requests", "that memory said no to at least once", _count(pl.col("refusals") > 0)),
     Metric("refusals", "times", "memory said no to the head of the queue", _sum("refusals")),
+    Metric("refusals_for_blocks", "times", "too few blocks free", _refusals_for("blocks")),
+    Metric("refusals_for_gate", "times", "only the whole-sequence gate stood in the way", _refusals_for("gate")),
+    Metric("refusals_for_watermark", "times", "only the watermark stood in the way", _refusals_for("watermark")),
     Metric("blocked_ns", "ns", "memory held the head of the queue back", _sum("blocked_ns")),
+    Metric("held_back_by_max_num_seqs", "steps", "all seats taken", _held_back("max_num_seqs")),
+    Metric("held_back_by_token_budget", "steps", "tokens of the step used up", _held_back("token_budget")),
+    Metric("held_back_by_preemption", "steps", "a step that preempts admits nobody", _held_back("preemption")),
     Metric("preempted", "requests", "preempted at least once", _count(pl.col("preemptions") > 0)),
     Metric("preemptions", "times", "a running request lost its blocks", _sum("preemptions")),
     Metric("recomputed_tokens", "tokens", "computed again after it", _sum("recomputed_tokens")),

@@ -3,11 +3,11 @@
 from array import array
 from typing import Literal, get_args
 
-from attrs import define
+from attrs import define, field
 
-from kvsim.engine.scheduler import Sampled, Step
+from kvsim.engine.scheduler import HeldBack, Sampled, Step
 from kvsim.engine.state import RequestState
-from kvsim.memory.allocator import Occupancy
+from kvsim.memory.allocator import Occupancy, Shortfall
 from kvsim.workload.request import Request
 
 Outcome = Literal["finished", "cut", "rejected", "timed_out", "aborted", "unfinished"]
@@ -36,6 +36,18 @@ LEVELS = (
 
 
 @define
+class Pressure:
+    """A preemption, or a run of steps that refused one request for one cause; the figures are of its first step."""
+
+    time_ns: int
+    event: Literal["refused", "preempted"]
+    request_id: int
+    cause: str
+    steps: int
+    shortfall: Shortfall
+
+
+@define
 class RequestRecord:
     """One row of the requests table; times in nanoseconds, None where it never came to that."""
 
@@ -47,6 +59,7 @@ class RequestRecord:
     hit_tokens: int = 0
     resumed_hit_tokens: int = 0
     refusals: int = 0
+    refusal_causes: dict[str, int] = field(factory=dict)
     blocked_ns: int = 0
     preemptions: int = 0
     recomputed_tokens: int = 0
@@ -66,9 +79,12 @@ class Recorder:
         self.levels = {name: array("q") for name in LEVELS}
         self.events = {name: array("q") for name in EVENTS}
         self.records: dict[int, RequestRecord] = {}
+        self.pressure: list[Pressure] = []
+        self.held_back_steps = dict.fromkeys(get_args(HeldBack), 0)
         self.num_ended = 0
         self.num_steps = 0
         self._blocked: RequestRecord | None = None
+        self._last_refusal: Pressure | None = None
         self._blocked_since_ns = 0
         self._pending = dict.fromkeys(EVENTS, 0)
         self._level_appends = [column.append for column in self.levels.values()]
@@ -87,9 +103,14 @@ class Recorder:
         """Admissions, preemptions and a refusal of a step that starts now."""
         self._unblock(now)
         self.num_steps += bool(step.scheduled)
-        for state in step.preempted:
+        if step.held_back is not None:
+            self.held_back_steps[step.held_back] += 1
+        for state, shortfall in zip(step.preempted, step.preemption_shortfalls, strict=True):
             self.records[state.request.id].preemptions += 1
             self._pending["preempted"] += 1
+            self.pressure.append(Pressure(now, "preempted", state.request.id, "blocks", 1, shortfall))
+        if step.refused is None:
+            self._last_refusal = None
         for state, hit in step.admitted:
             record = self.records[state.request.id]
             record.admitted_ns = now
@@ -98,11 +119,23 @@ class Recorder:
         for state, hit in step.resumed:
             self.records[state.request.id].resumed_hit_tokens += hit.num_tokens
             self._pending["resumed"] += 1
-        if step.refused is not None:
-            self._blocked = self.records[step.refused.request.id]
-            self._blocked.refusals += 1
-            self._blocked_since_ns = now
-            self._pending["refused"] += 1
+        if step.refused is not None and step.refusal_shortfall is not None:
+            self._refused(now, step.refused, step.refusal_shortfall)
+
+    def _refused(self, now: int, state: RequestState, shortfall: Shortfall) -> None:
+        record = self._blocked = self.records[state.request.id]
+        self._blocked_since_ns = now
+        self._pending["refused"] += 1
+        record.refusals += 1
+        cause = shortfall.least_change
+        record.refusal_causes[cause] = record.refusal_causes.get(cause, 0) + 1
+        last = self._last_refusal
+        if last is not None and (last.request_id, last.cause) == (state.request.id, cause):
+            last.steps += 1
+        else:
+            last = Pressure(now, "refused", state.request.id, cause, 1, shortfall)
+            self._last_refusal = last
+            self.pressure.append(last)
 
     def _unblock(self, now: int) -> None:
         if self._blocked is not None:

@@ -7,7 +7,7 @@ import numpy as np
 import polars as pl
 from attrs import frozen
 
-from kvsim.engine.recorder import EVENTS, Recorder, RequestRecord
+from kvsim.engine.recorder import EVENTS, Pressure, Recorder, RequestRecord
 
 
 @frozen
@@ -32,14 +32,17 @@ class MemoryShape:
 @frozen(eq=False)
 class RunTables:
     """`timeline` has a row per instant at which anything changed, which holds until the next row; `requests` has a
-    row per request, in order of arrival.
+    row per request, in order of arrival; `pressure` a row per preemption and per run of steps in which one request was
+    refused for one cause. `held_back_steps` counts steps in which the head of the queue was not tried, by cause.
     """
 
     shape: MemoryShape
     worst_case_bytes: int
     num_steps: int
+    held_back_steps: dict[str, int]
     timeline: pl.DataFrame
     requests: pl.DataFrame
+    pressure: pl.DataFrame
 
 
 def timeline_frame(recorder: Recorder, shape: MemoryShape) -> pl.DataFrame:
@@ -86,18 +89,38 @@ REQUEST_COLUMNS: dict[str, tuple[Any, Callable[[RequestRecord], Any]]] = {
     "hit_tokens": (pl.Int64, lambda r: r.hit_tokens),
     "resumed_hit_tokens": (pl.Int64, lambda r: r.resumed_hit_tokens),
     "refusals": (pl.Int64, lambda r: r.refusals),
+    "refusal_cause": (pl.String, lambda r: max(r.refusal_causes, key=r.refusal_causes.__getitem__, default=None)),
     "blocked_ns": (pl.Int64, lambda r: r.blocked_ns),
     "preemptions": (pl.Int64, lambda r: r.preemptions),
     "recomputed_tokens": (pl.Int64, lambda r: r.recomputed_tokens),
 }
 
 
+PRESSURE_COLUMNS: dict[str, tuple[Any, Callable[[Pressure], Any]]] = {
+    "time_ns": (pl.Int64, lambda p: p.time_ns),
+    "event": (pl.String, lambda p: p.event),
+    "request_id": (pl.Int64, lambda p: p.request_id),
+    "cause": (pl.String, lambda p: p.cause),
+    "steps": (pl.Int64, lambda p: p.steps),
+    "need_blocks": (pl.Int64, lambda p: p.shortfall.need),
+    "blank_blocks": (pl.Int64, lambda p: p.shortfall.blank),
+    "evictable_blocks": (pl.Int64, lambda p: p.shortfall.evictable),
+    "missing_blocks": (pl.Int64, lambda p: p.shortfall.missing),
+    "slack_bytes": (pl.Int64, lambda p: p.shortfall.slack_bytes),
+}
+
+
 def requests_frame(recorder: Recorder) -> pl.DataFrame:
     """One row a request, in order of arrival."""
-    records = list(recorder.records.values())
+    return _frame(list(recorder.records.values()), REQUEST_COLUMNS)
+
+
+def pressure_frame(recorder: Recorder) -> pl.DataFrame:
+    """One row a preemption or run of refusals, in order of time."""
+    return _frame(recorder.pressure, PRESSURE_COLUMNS)
+
+
+def _frame(rows: list[Any], columns: dict[str, tuple[Any, Callable[[Any], Any]]]) -> pl.DataFrame:
     return pl.DataFrame(
-        {
-            name: pl.Series(name, [get(record) for record in records], dtype=dtype)
-            for name, (dtype, get) in REQUEST_COLUMNS.items()
-        }
+        {name: pl.Series(name, [get(row) for row in rows], dtype=dtype) for name, (dtype, get) in columns.items()}
     )

@@ -1,6 +1,6 @@
 """All that a scheduler may ask of memory, whoever manages it."""
 
-from typing import NamedTuple, Protocol
+from typing import Literal, NamedTuple, Protocol
 
 from kvsim.workload.request import Request
 
@@ -34,6 +34,25 @@ class Occupancy(NamedTuple):
     window_saving_bytes: int
 
 
+LeastChange = Literal["blocks", "gate", "watermark"]
+"""What would have let a request in: more free blocks, the first chunk alone sufficing, or no spare blocks asked for."""
+
+
+class Shortfall(NamedTuple):
+    """Why memory said no, in blocks: `need` of them against `blank` and `evictable` ones, so `missing` too few.
+
+    `slack_bytes` were allocated and not written at that moment. For an admission, need counts the spare blocks, and
+    `least_change` is the first single change that would have sufficed.
+    """
+
+    need: int
+    blank: int
+    evictable: int
+    missing: int
+    slack_bytes: int
+    least_change: LeastChange
+
+
 class Allocator(Protocol):
     """Questions change nothing; a refused action gives out nothing and returns False."""
 
@@ -54,6 +73,16 @@ class Allocator(Protocol):
         """
         ...
 
+    def why_not_admitted(
+        self, request: Request, hit: Hit, num_tokens: int, must_fit_tokens: int | None, spare_blocks: int
+    ) -> Shortfall:
+        """Asked right after `admit` refused the same."""
+        ...
+
+    def why_not_grown(self, request: Request, num_tokens: int) -> Shortfall:
+        """Asked right after `grow` refused the same."""
+        ...
+
     def grow(self, request: Request, num_tokens: int) -> bool:
         """Make room for `num_tokens` tokens in all, for a request that was admitted.
 
@@ -66,3 +95,11 @@ class Allocator(Protocol):
         ...
 
     def occupancy(self) -> Occupancy: ...
+
+    def held_tokens(self) -> dict[int, int]:
+        """Tokens that each admitted request has room for."""
+        ...
+
+    def check(self) -> None:
+        """Recount everything from scratch; raises InvariantError with the first invariant that does not hold."""
+        ...

@@ -11,7 +11,8 @@ from collections.abc import Iterator
 
 from attrs import define, field
 
-from kvsim.memory.allocator import Hit, Occupancy
+from kvsim.invariants import hold
+from kvsim.memory.allocator import Hit, LeastChange, Occupancy, Shortfall
 from kvsim.memory.groups import LayerGroup, blocks_of_window, longest_common_hit
 from kvsim.memory.pool import NULL_BLOCK, BlockPool
 from kvsim.memory.prefix import PrefixTree, block_keys
@@ -143,6 +144,9 @@ class PagedAllocator:
             self._window_saving_bytes,
         )
 
+    def held_tokens(self) -> dict[int, int]:
+        return {id: holding.num_tokens for id, holding in self.holdings.items()}
+
     # actions
 
     def admit(
@@ -150,14 +154,8 @@ class PagedAllocator:
     ) -> bool:
         """Rules 11-14, 28 and 31: a hit in the free queue costs a free block, one in use costs nothing."""
         assert request.id not in self.holdings, "a request is admitted with nothing in its hands"
-        free = self.pool.num_free - spare_blocks
         dropped = [self._num_passed_blocks(group.attention, hit.num_tokens) for group in self.groups]
-        if must_fit_tokens is not None:
-            gate = [self._capped_blocks(group.attention, must_fit_tokens) for group in self.groups]
-            if self._admission_need(hit, dropped, gate) > free:
-                return False
-        wanted = self.blocks_for(num_tokens)
-        if self._admission_need(hit, dropped, [wanted] * len(self.groups)) > free:
+        if self._admission_need(hit, dropped, num_tokens, must_fit_tokens) + spare_blocks > self.pool.num_free:
             return False
         tables = []
         for number, blocks in enumerate(hit.tables):
@@ -200,13 +198,40 @@ class PagedAllocator:
             self._window_saving_bytes -= table.num_dropped * self.block_size * token_bytes
         self._logical_bytes -= holding.num_tokens * self._bytes_per_token
 
-    def _admission_need(self, hit: Hit, dropped: list[int], wanted: list[int]) -> int:
-        """Rule 11, over all groups: new blocks, and the hits that lie in the free queue."""
-        need = 0
+    def why_not_admitted(
+        self, request: Request, hit: Hit, num_tokens: int, must_fit_tokens: int | None, spare_blocks: int
+    ) -> Shortfall:
+        free = self.pool.num_free
+        dropped = [self._num_passed_blocks(group.attention, hit.num_tokens) for group in self.groups]
+        need = self._admission_need(hit, dropped, num_tokens, must_fit_tokens)
+        first_chunk = self._admission_need(hit, dropped, num_tokens, None)
+        change: LeastChange = "blocks"
+        if need <= free:
+            change = "watermark"
+        elif first_chunk + spare_blocks <= free:
+            change = "gate"
+        return self._shortfall(need + spare_blocks, change)
+
+    def why_not_grown(self, request: Request, num_tokens: int) -> Shortfall:
+        tables = self.holdings[request.id].tables
+        return self._shortfall(sum(self.blocks_for(num_tokens) - len(table.blocks) for table in tables), "blocks")
+
+    def _shortfall(self, need: int, change: LeastChange) -> Shortfall:
+        allocated, cached, blank, live_bytes, *_ = self.occupancy()
+        slack_bytes = allocated * self.block_bytes - live_bytes
+        return Shortfall(need, blank, cached, need - blank - cached, slack_bytes, change)
+
+    def _admission_need(self, hit: Hit, dropped: list[int], num_tokens: int, must_fit_tokens: int | None) -> int:
+        """Rules 11, 12 and 28: the larger of what is taken now and what the gate asks for, over all groups."""
+        idle = sum(self.pool.num_idle(blocks[dropped[number] :]) for number, blocks in enumerate(hit.tables))
+        now = whole = idle
+        wanted = self.blocks_for(num_tokens)
         for number, blocks in enumerate(hit.tables):
-            need += max(0, wanted[number] - max(dropped[number], len(blocks)))
-            need += self.pool.num_idle(blocks[dropped[number] :])
-        return need
+            held = max(dropped[number], len(blocks))
+            now += max(0, wanted - held)
+            if must_fit_tokens is not None:
+                whole += max(0, self._capped_blocks(self.groups[number].attention, must_fit_tokens) - held)
+        return max(now, whole)
 
     def _num_passed_blocks(self, attention: Attention, num_computed_tokens: int) -> int:
         """Rule 27: whole blocks that the token after the computed ones no longer reads."""
@@ -288,30 +313,41 @@ class PagedAllocator:
                 yield index
 
     def check(self) -> None:
-        """Recount reference counts and all levels from the tables."""
+        """Recount invariants 1 to 10 from the tables and the contents."""
         self.pool.check()
         counts = [0] * self.pool.num_blocks
         owner: dict[int, int] = {}
         written: dict[int, int] = {}
         saved = 0
-        for holding in self.holdings.values():
+        for id, holding in self.holdings.items():
             for number, table in enumerate(holding.tables):
-                assert len(table.blocks) == self.blocks_for(holding.num_tokens), "a table has no block too many"
-                assert not any(table.blocks[: table.num_dropped]), "dropped blocks are null"
+                self._check_table(id, number, table, holding)
                 saved += table.num_dropped * self.block_size * self.groups[number].token_bytes
                 for index, block in enumerate(table.blocks[table.num_dropped :], table.num_dropped):
-                    assert block != NULL_BLOCK, "only dropped blocks are null"
-                    assert owner.setdefault(block, number) == number, "a block belongs to one group"
+                    hold(7, owner.setdefault(block, number) == number, f"block {block} is in two groups")
                     counts[block] += 1
                     written[block] = min(self.block_size, holding.num_tokens - index * self.block_size)
         recounted = [self.pool.ref_count(block) for block in range(self.pool.num_blocks)]
-        assert counts == recounted, "reference counts agree with the tables"
+        hold(6, counts == recounted, "reference counts do not agree with the tables")
         live = sum(slots * self.groups[owner[block]].token_bytes for block, slots in written.items())
-        assert live == self._live_bytes, "live bytes agree with the tables"
-        assert sum(self._padding_bytes[number] for number in owner.values()) == self._padding_held, "so does padding"
+        hold(9, live == self._live_bytes, f"{live} bytes are written, counted {self._live_bytes}")
+        padding = sum(self._padding_bytes[number] for number in owner.values())
+        hold(9, padding == self._padding_held, f"{padding} bytes are padding, counted {self._padding_held}")
         logical = sum(holding.num_tokens for holding in self.holdings.values()) * self._bytes_per_token
-        assert logical == self._logical_bytes, "logical bytes agree with the tables"
-        assert saved == self._window_saving_bytes, "what windows saved agrees with the tables"
+        hold(10, logical == self._logical_bytes, f"{logical} logical bytes, counted {self._logical_bytes}")
+        hold(10, saved == self._window_saving_bytes, f"windows saved {saved}, counted {self._window_saving_bytes}")
+
+    def _check_table(self, id: int, number: int, table: BlockTable, holding: Holding) -> None:
+        where = f"table of request {id} in group {number}"
+        hold(7, len(table.blocks) == self.blocks_for(holding.num_tokens), f"{where} has too many or too few blocks")
+        hold(7, not any(table.blocks[: table.num_dropped]), f"{where} has a block that its window has passed")
+        hold(7, all(table.blocks[table.num_dropped :]), f"{where} has a null block inside its window")
+        for index, block in enumerate(table.blocks):
+            key = self.pool.key(block) if block else None
+            if key is not None:
+                hold(8, key == _group_key(holding.keys[index], number), f"{where} has block {block} of other content")
+            elif block and self._tree is not None and self.groups[number].attention.kind != "sliding_window":
+                hold(8, index >= table.num_published, f"{where}: block {block} is in use and has lost its key")
 
 
 def _group_key(key: int, number: int) -> int:

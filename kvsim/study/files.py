@@ -7,16 +7,18 @@ import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import polars as pl
 
 from kvsim.engine.results import Results
+from kvsim.engine.scheduler import HeldBack
 from kvsim.engine.tables import MemoryShape
 from kvsim.errors import OutputError
 from kvsim.study.plots import save_memory_plot
 
-SUMMARY, TIMELINE, REQUESTS, PLOT = "summary.json", "timeline.parquet", "requests.parquet", "memory.png"
+SUMMARY, TIMELINE, REQUESTS = "summary.json", "timeline.parquet", "requests.parquet"
+PRESSURE, PLOT = "pressure.parquet", "memory.png"
 
 
 @contextmanager
@@ -54,13 +56,15 @@ def _remove_empty(directories: list[Path]) -> None:
 
 
 def write_results(results: Results, directory: Path, files: tuple[str, ...]) -> None:
-    """Write those of summary, timeline, requests and plot that are named. Equal results give equal bytes."""
+    """Write those of summary, timeline, requests, pressure and plot that are named. Equal results give equal bytes."""
     if "summary" in files:
         (directory / SUMMARY).write_text(summary_json(results), encoding="utf-8")
     if "timeline" in files:
         results.timeline.write_parquet(directory / TIMELINE)
     if "requests" in files:
         results.requests.write_parquet(directory / REQUESTS)
+    if "pressure" in files:
+        results.pressure.write_parquet(directory / PRESSURE)
     if "plot" in files:
         save_memory_plot(results, directory / PLOT)
 
@@ -87,6 +91,8 @@ def read_results(directory: Path) -> Results:
             num_steps=written["metrics"]["steps"],
             timeline=_read_parquet(directory / TIMELINE),
             requests=_read_parquet(directory / REQUESTS),
+            pressure=_read_parquet(directory / PRESSURE),
+            held_back_steps={cause: written["metrics"][f"held_back_by_{cause}"] for cause in get_args(HeldBack)},
             notes=tuple(written["notes"]),
             stalled=written["stalled"],
         )

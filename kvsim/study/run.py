@@ -14,7 +14,7 @@ from kvsim.engine.results import Results
 from kvsim.engine.rules import ENGINE_RULES
 from kvsim.engine.scheduler import Sampled
 from kvsim.engine.simulation import Simulation
-from kvsim.engine.tables import MemoryShape, requests_frame, timeline_frame
+from kvsim.engine.tables import MemoryShape, pressure_frame, requests_frame, timeline_frame
 from kvsim.errors import ModelError, ScenarioError, UnsupportedModelError
 from kvsim.memory.groups import LayerGroup
 from kvsim.memory.paged import PagedAllocator
@@ -80,11 +80,11 @@ def plan(scenario: Scenario) -> Plan:
     )
 
 
-def simulate(scenario: Scenario, *, on_progress: Progress | None = None) -> Results:
-    """Run a scenario to its end.
+def simulate(scenario: Scenario, *, check: bool = False, on_progress: Progress | None = None) -> Results:
+    """Run a scenario to its end; `check` recounts all of memory and the queues after every step.
 
     Raises ScenarioError for a scenario that does not hold together, TraceError for a trace that cannot be used,
-    ModelError for a model that cannot be.
+    ModelError for a model that cannot be, InvariantError where a recount finds kvsim wrong.
     """
     planned = plan(scenario)
     memory, shape = scenario.memory, planned.shape
@@ -95,6 +95,7 @@ def simulate(scenario: Scenario, *, on_progress: Progress | None = None) -> Resu
             _first_checked(scenario),
             watermark_blocks=int(memory.watermark * shape.num_blocks),
             on_outputs=_progress_hook(scenario, on_progress),
+            check=check,
         )
         recorder = simulation.run()
     except OverflowError:
@@ -107,8 +108,10 @@ def simulate(scenario: Scenario, *, on_progress: Progress | None = None) -> Resu
         shape=shape,
         worst_case_bytes=planned.worst_case_bytes,
         num_steps=recorder.num_steps,
+        held_back_steps=recorder.held_back_steps,
         timeline=timeline_frame(recorder, shape),
         requests=requests_frame(recorder),
+        pressure=pressure_frame(recorder),
         notes=planned.notes,
         stalled=simulation.stalled,
     )

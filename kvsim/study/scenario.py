@@ -20,7 +20,7 @@ MAX_BLOCKS = 2**24
 
 _NOT_IN_FILE = {"in_file": False}
 
-OutputFile = Literal["summary", "timeline", "requests", "plot"]
+OutputFile = Literal["summary", "timeline", "requests", "pressure", "plot"]
 Workload = Poisson | Gamma | Constant | Trace
 
 WORKLOADS: dict[str, type[Workload]] = {**ARRIVALS, "trace": Trace}
@@ -81,7 +81,7 @@ class MemoryTable(Consistent):
 class StudyTable:
     """[study]: which files a run writes."""
 
-    write: tuple[OutputFile, ...] = ("summary", "timeline", "requests", "plot")
+    write: tuple[OutputFile, ...] = ("summary", "timeline", "requests", "pressure", "plot")
 
 
 @frozen(kw_only=True)
