@@ -110,14 +110,15 @@ class PagedAllocator:
         if self._tree is None:
             return Hit(0, tuple([] for _ in self.groups))
         keys, pool = self._request_keys(request), self.pool
-        most = min(num_known_tokens - 1, len(keys) * self.block_size)
+        most = num_known_tokens - 1
         if len(self.groups) == 1 and self.groups[0].attention.kind == "full":
             # The usual case, and looked up again in every step that the head of the queue is refused.
             blocks = pool.find(keys[: most // self.block_size])
             return Hit(len(blocks) * self.block_size, (blocks,))
 
         def is_cached(attention: Attention, index: int) -> bool:
-            return all(pool.has(_group_key(keys[index], number)) for number in self._kinds[attention])
+            numbers = self._kinds[attention]
+            return index < len(keys) and all(pool.has(_group_key(keys[index], number)) for number in numbers)
 
         common = longest_common_hit(tuple(self._kinds), most, self.block_size, is_cached)
         end = common.num_tokens // self.block_size
