@@ -1,8 +1,8 @@
 """The naive judge: what the rules say, with plain lists, one token at a time.
 
-Written from rules 1 to 25 of tests/golden/vllm_scheduler/README.md alone; it shares no code with kvsim. Slow and
-plain on purpose: every request is a list of token ids, the free queue is one list, keys are whole prefixes, and
-everything is found by looking through a list.
+Written from the rules of tests/golden/vllm_scheduler/README.md alone; it shares no code with kvsim. Slow and plain on
+purpose: every request is a list of token ids, the free queue is one list, keys are whole prefixes, and everything is
+found by looking through a list. Block 0 in a table is the null block.
 """
 
 from typing import Any
@@ -12,7 +12,7 @@ World = dict[str, Any]
 
 
 class OracleRequest:
-    def __init__(self, row: World, order: int) -> None:
+    def __init__(self, row: World, order: int, num_groups: int) -> None:
         self.id: int = row["id"]
         self.order = order
         self.priority: int = row.get("priority", 0)
@@ -24,7 +24,8 @@ class OracleRequest:
         self.output: list[int] = list(range(row["output_base"], row["output_base"] + row["output_len"]))
         self.known: list[int] = list(self.prompt)
         self.computed = 0
-        self.table: list[int] = []
+        self.tables: list[list[int]] = [[] for _ in range(num_groups)]
+        self.boundaries: list[int] = []  # rule 32, in blocks
         # What the log says in the end.
         self.cached: int | None = None
         self.first_token_step: int | None = None
@@ -34,18 +35,32 @@ class OracleRequest:
         self.reason: str | None = None
 
 
+class OracleHit:
+    def __init__(self, num_tokens: int, tables: list[list[int]], boundary_tokens: int | None) -> None:
+        self.num_tokens = num_tokens
+        self.tables = tables
+        self.boundary_tokens = boundary_tokens  # rule 32: where a longer hit of one kind ended
+
+
 class Oracle:
     def __init__(self, world: World) -> None:
         self.config = world["config"]
         self.block_size: int = self.config["block_size"]
+        self.groups: list[World] = self.config["groups"]
+        # Rule 30: equal groups hit together, and full attention is asked first.
+        self.kinds: list[World] = []
+        for group in sorted(self.groups, key=lambda group: group["type"] != "full"):
+            if group not in self.kinds:
+                self.kinds.append(group)
         num_blocks: int = self.config["num_gpu_blocks"]
         # Rule 13, and rule 22: block 0 is the null block.
         self.watermark = int(self.config["watermark"] * num_blocks)
         self.free_queue = list(range(1, num_blocks))
         self.references = [0] * num_blocks
-        self.published: list[tuple[int, list[int]]] = []  # (block, all tokens up to its end), oldest first
+        # (block, number of its group, all tokens up to its end), oldest first
+        self.published: list[tuple[int, int, list[int]]] = []
         in_order = sorted(world["requests"], key=lambda row: row["arrival_step"])
-        self.requests = [OracleRequest(row, order) for order, row in enumerate(in_order)]
+        self.requests = [OracleRequest(row, order, len(self.groups)) for order, row in enumerate(in_order)]
         self.rejected = [r for r in self.requests if len(r.prompt) >= self.config["max_model_len"]]
         self.running: list[OracleRequest] = []
         self.waiting: list[OracleRequest] = []
@@ -141,7 +156,7 @@ class Oracle:
         preempted: list[OracleRequest] = []
         new: list[list[int]] = []
         resumed: list[list[int]] = []
-        lengths_before = {r.id: len(r.table) for r in self.running}
+        lengths_before = {r.id: len(r.tables[0]) for r in self.running}
 
         for request in list(self.running):
             if request not in self.running:
@@ -149,6 +164,7 @@ class Oracle:
             if budget == 0:
                 break
             tokens = min(len(request.known) - request.computed, cap, budget)
+            self.drop_passed(request)
             while self.missing_blocks(request, request.computed + tokens) > len(self.free_queue):
                 victim = self.running[-1]
                 if config["policy"] == "priority":
@@ -171,28 +187,25 @@ class Oracle:
         while not preempted and self.waiting and budget > 0 and len(self.running) < most_running:
             request = self.waiting[0]
             hit = self.find_hit(request)
-            hit_tokens = len(hit) * self.block_size
-            tokens = min(len(request.known) - hit_tokens, cap)
+            tokens = min(len(request.known) - hit.num_tokens, cap)
             if not config["enable_chunked_prefill"] and tokens > budget:
                 break
             tokens = min(tokens, budget)
-            if not self.may_admit(request, hit, hit_tokens + tokens):
+            if not self.may_admit(request, hit, hit.num_tokens + tokens):
                 break
-            for block in hit:
-                self.touch(block)
-            request.table = list(hit)
-            self.allocate(request, hit_tokens + tokens)
-            request.computed = hit_tokens
+            self.take_hit(request, hit)
+            self.allocate(request, hit.num_tokens + tokens)
+            request.computed = hit.num_tokens
             self.waiting.pop(0)
             self.running.append(request)
             scheduled.append([request, tokens])
             budget -= tokens
             lengths_before[request.id] = 0
             if request.cached is None:
-                request.cached = hit_tokens
-                new.append([request.id, hit_tokens])
+                request.cached = hit.num_tokens
+                new.append([request.id, hit.num_tokens])
             else:
-                resumed.append([request.id, hit_tokens])
+                resumed.append([request.id, hit.num_tokens])
 
         for request, tokens in scheduled:
             request.computed += tokens
@@ -203,15 +216,24 @@ class Oracle:
         record["running"] = [r.id for r in self.running]
         record["waiting"] = [r.id for r in self.waiting]
         record["free"] = len(self.free_queue)
-        record["nblocks"] = [len(r.table) for r in self.running]
-        record["alloc"] = [
-            [r.id, r.table[lengths_before[r.id] :]] for r, _tokens in scheduled if len(r.table) > lengths_before[r.id]
-        ]
+        if self.groups == [{"type": "full"}]:
+            record["nblocks"] = [len(r.tables[0]) for r in self.running]
+            record["alloc"] = [
+                [r.id, r.tables[0][lengths_before[r.id] :]]
+                for r, _tokens in scheduled
+                if len(r.tables[0]) > lengths_before[r.id]
+            ]
+        elif len(self.groups) == 1:
+            record["nblocks"] = [len(r.tables[0]) for r in self.running]
+            record["tables"] = [list(r.tables[0]) for r in self.running]
+        else:
+            record["nblocks"] = [[len(table) for table in r.tables] for r in self.running]
+            record["tables"] = [[list(table) for table in r.tables] for r in self.running]
         if config["enable_prefix_caching"]:
-            different: list[list[int]] = []
-            for _block, tokens_so_far in self.published:
-                if tokens_so_far not in different:
-                    different.append(tokens_so_far)
+            different: list[tuple[int, list[int]]] = []
+            for _block, number, tokens_so_far in self.published:
+                if (number, tokens_so_far) not in different:
+                    different.append((number, tokens_so_far))
             record["keys"] = len(different)
         return scheduled
 
@@ -249,65 +271,191 @@ class Oracle:
         return (num_tokens + self.block_size - 1) // self.block_size
 
     def missing_blocks(self, request: OracleRequest, num_tokens: int) -> int:
-        """Rule 10."""
-        return self.blocks_of(num_tokens) - len(request.table)
+        """Rules 10 and 26: the needs of all groups are added up."""
+        return sum(self.blocks_of(num_tokens) - len(table) for table in request.tables)
 
-    def may_admit(self, request: OracleRequest, hit: list[int], num_tokens: int) -> bool:
-        """Rules 11 to 14."""
+    def most_blocks(self, group: World) -> int:
+        """Rule 28: the cap of a group in the gate."""
+        budget, longest = self.config["max_num_batched_tokens"], self.config["max_model_len"]
+        if group["type"] == "sliding_window":
+            return self.blocks_of(min(group["window"] - 1 + budget, longest)) + 1
+        if group["type"] == "chunked_local":
+            return self.blocks_of(min(group["chunk"] + budget, longest))
+        return 10**9
+
+    def may_admit(self, request: OracleRequest, hit: OracleHit, num_tokens: int) -> bool:
+        """Rules 11 to 14, 28 and 31."""
         watermark = self.watermark if self.running else 0
-        idle_hits = [block for block in hit if block in self.free_queue]
-        asked_for = [num_tokens]
-        if self.config["scheduler_reserve_full_isl"]:
-            asked_for.append(min(len(request.known), self.config["max_model_len"]))
-        for total in asked_for:
-            need = self.blocks_of(total) - len(hit) + len(idle_hits)
-            if need + watermark > len(self.free_queue):
-                return False
-        return True
+        idle_hits = [
+            block
+            for group, table in zip(self.groups, hit.tables, strict=True)
+            for block in table[self.passed_blocks(group, hit.num_tokens) :]
+            if block in self.free_queue
+        ]
+        in_step = gate = len(idle_hits)
+        all_known = min(len(request.known), self.config["max_model_len"])
+        for group, table in zip(self.groups, hit.tables, strict=True):
+            in_step += self.blocks_of(num_tokens) - len(table)
+            gate += max(0, min(self.blocks_of(all_known), self.most_blocks(group)) - len(table))
+        if self.config["scheduler_reserve_full_isl"] and gate + watermark > len(self.free_queue):
+            return False
+        return in_step + watermark <= len(self.free_queue)
 
-    def touch(self, block: int) -> None:
-        """Rule 20."""
-        if block in self.free_queue:
-            self.free_queue.remove(block)
-        self.references[block] += 1
+    def take_hit(self, request: OracleRequest, hit: OracleHit) -> None:
+        """Rules 20, 31 and 32."""
+        for number, group in enumerate(self.groups):
+            passed = self.passed_blocks(group, hit.num_tokens)
+            for index, block in enumerate(hit.tables[number]):
+                if index < passed or block == 0:
+                    request.tables[number].append(0)
+                    continue
+                if block in self.free_queue:
+                    self.free_queue.remove(block)
+                self.references[block] += 1
+                request.tables[number].append(block)
+        request.boundaries = [(len(request.prompt) - 1) // self.block_size]
+        if hit.boundary_tokens is not None:
+            request.boundaries.append(hit.boundary_tokens // self.block_size)
 
     def allocate(self, request: OracleRequest, num_tokens: int) -> None:
-        """Rules 14, 21 and 25: take from the front, then publish what is full now."""
-        for _ in range(self.missing_blocks(request, num_tokens)):
-            block = self.free_queue.pop(0)
-            self.published = [entry for entry in self.published if entry[0] != block]
-            self.references[block] = 1
-            request.table.append(block)
+        """Rules 14, 21, 25 and 26: take from the front, group by group, then publish what is full now."""
+        for table in request.tables:
+            for _ in range(self.blocks_of(num_tokens) - len(table)):
+                block = self.free_queue.pop(0)
+                self.published = [entry for entry in self.published if entry[0] != block]
+                self.references[block] = 1
+                table.append(block)
         if not self.config["enable_prefix_caching"]:
             return
-        for index, block in enumerate(request.table):
-            end = (index + 1) * self.block_size
-            if end <= min(num_tokens, len(request.known)) and not self.has_key(block):
-                self.published.append((block, request.known[:end]))
+        for number, table in enumerate(request.tables):
+            for index, block in enumerate(table):
+                end = (index + 1) * self.block_size
+                if end > min(num_tokens, len(request.known)) or block == 0 or self.has_key(block):
+                    continue
+                if self.is_kept(self.groups[number], index, request.boundaries):
+                    self.published.append((block, number, request.known[:end]))
 
     def has_key(self, block: int) -> bool:
         return any(entry[0] == block for entry in self.published)
 
-    def find_hit(self, request: OracleRequest) -> list[int]:
-        """Rules 16 to 19."""
-        hit: list[int] = []
+    # windows
+
+    def passed_blocks(self, group: World, computed: int) -> int:
+        """Rule 27: whole blocks that are no longer read."""
+        tokens = 0
+        if group["type"] == "sliding_window":
+            tokens = max(0, computed - group["window"] + 1)
+        elif group["type"] == "chunked_local":
+            tokens = computed // group["chunk"] * group["chunk"]
+        return tokens // self.block_size
+
+    def drop_passed(self, request: OracleRequest) -> None:
+        """Rule 27: free what is no longer read; the null block stands for it."""
+        for group, table in zip(self.groups, request.tables, strict=True):
+            passed = self.passed_blocks(group, request.computed)
+            self.free_blocks(table[:passed])
+            table[:passed] = [0] * len(table[:passed])
+
+    def window_blocks(self, group: World) -> int:
+        """Rule 29: blocks in a row that a sliding window needs."""
+        return self.blocks_of(group["window"] - 1)
+
+    def is_kept(self, group: World, index: int, boundaries: list[int]) -> bool:
+        """Rule 32: whether a full block of a group gets a key.
+
+        A positive interval keeps the last n blocks of each of its segments as well.
+        """
+        interval = self.config["prefix_cache_retention_interval"]
+        if group["type"] != "sliding_window" or interval is None:
+            return True
+        n = self.window_blocks(group)
+        if any(boundary - n <= index < boundary for boundary in boundaries):
+            return True
+        segment = interval // self.block_size
+        return segment > 0 and index % segment >= segment - n
+
+    # hits
+
+    def first_block(self, request: OracleRequest, number: int, index: int) -> int | None:
+        """Rules 16, 19 and 30: of the blocks of a group with this key, the one published first."""
+        prefix = request.known[: (index + 1) * self.block_size]
+        found = [block for block, owner, tokens in self.published if owner == number and tokens == prefix]
+        return found[0] if found else None
+
+    def is_cached(self, request: OracleRequest, kind: World, index: int) -> bool:
+        """Rule 30: in all groups of this kind."""
+        return all(
+            self.first_block(request, number, index) is not None
+            for number, group in enumerate(self.groups)
+            if group == kind
+        )
+
+    def hit_of(self, request: OracleRequest, kind: World, allowed: int) -> tuple[int, int]:
+        """Of blocks `first ... end - 1` all are hit and those before count as hit, within `allowed` tokens.
+
+        The hit of chunks is not in the rules: what lies before the current chunk is not needed, then come the blocks
+        that are there, one after the other.
+        """
+        longest = allowed // self.block_size
+        if kind["type"] == "sliding_window":
+            n = max(1, self.window_blocks(kind))
+            for end in range(longest, n - 1, -1):
+                if all(self.is_cached(request, kind, index) for index in range(end - n, end)):
+                    return end - n, end
+        first = 0
+        if kind["type"] == "chunked_local":
+            first = allowed // kind["chunk"] * kind["chunk"] // self.block_size
+        end = first
+        while end < longest and self.is_cached(request, kind, end):
+            end += 1
+        return first, end
+
+    def find_hit(self, request: OracleRequest) -> OracleHit:
+        """Rules 16 to 19, 29 and 30.
+
+        All kinds must agree: the hit is the longest that each of them confirms when asked for no more than it. Where
+        there is only full attention and one other kind, the other one's hit within the full one's is taken as it is.
+        """
         if not self.config["enable_prefix_caching"]:
-            return hit
-        for index in range((len(request.known) - 1) // self.block_size):
-            prefix = request.known[: (index + 1) * self.block_size]
-            with_this_key = [block for block, tokens in self.published if tokens == prefix]
-            if not with_this_key:
-                break
-            hit.append(with_this_key[0])
-        return hit
+            return OracleHit(0, [[] for _ in self.groups], None)
+        allowed = len(request.known) - 1
+        _first, longest = self.hit_of(request, self.kinds[0], allowed)
+        if len(self.kinds) > 1:
+            allowed = longest * self.block_size
+        end = longest
+        if len(self.kinds) == 2 and self.kinds[0]["type"] == "full":
+            _first, end = self.hit_of(request, self.kinds[1], allowed)
+        elif len(self.kinds) > 1:
+            while any(self.hit_of(request, kind, allowed)[1] < end for kind in self.kinds):
+                end -= 1
+                allowed = end * self.block_size
+        tables = []
+        for number, group in enumerate(self.groups):
+            first, _end = self.hit_of(request, group, allowed)
+            table = [0] * first
+            for index in range(first, end):
+                block = self.first_block(request, number, index)
+                assert block is not None, "all groups of a kind have what the kind has hit"
+                table.append(block)
+            tables.append(table)
+        return OracleHit(end * self.block_size, tables, longest * self.block_size if longest > end else None)
+
+    # back to the queue
 
     def free(self, request: OracleRequest) -> None:
+        """Rule 26."""
+        for table in request.tables:
+            self.free_blocks(table)
+        request.tables = [[] for _ in self.groups]
+
+    def free_blocks(self, blocks: list[int]) -> None:
         """Rule 23."""
         to_end = []
         to_front = []
-        for block in reversed(request.table):
+        for block in reversed(blocks):
+            if block == 0:
+                continue
             self.references[block] -= 1
             if self.references[block] == 0:
                 (to_end if self.has_key(block) else to_front).append(block)
         self.free_queue = to_front + self.free_queue + to_end
-        request.table = []

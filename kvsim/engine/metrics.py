@@ -96,7 +96,7 @@ def _held_back(cause: str) -> Callable[[RunTables], Number]:
 
 
 def _average(column: str) -> Callable[[RunTables], Number]:
-    return lambda run: sum(run.requests[column].to_list()) / run.requests.height
+    return lambda run: sum(run.requests[column].to_list()) / run.requests.height if run.requests.height else None
 
 
 def _waited(summarise: Callable[[pl.Series], object]) -> Callable[[RunTables], Number]:

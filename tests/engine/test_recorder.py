@@ -4,7 +4,7 @@ from kvsim.engine.state import RequestState
 from kvsim.memory.allocator import Hit, Occupancy
 from tests.makers import make_request
 
-EMPTY = Occupancy(0, 0, 9, 0, 0)
+EMPTY = Occupancy(0, 0, 9, 0, 0, 0, 0)
 
 
 def make_recorder(*states: RequestState) -> Recorder:
@@ -30,11 +30,15 @@ def events(recorder: Recorder, name: str) -> list[int]:
 
 def test_each_instant_has_one_row_with_its_last_levels() -> None:
     recorder = make_recorder()
-    recorder.observe(5, Occupancy(1, 2, 6, 4, 8), 1, 3)
-    recorder.observe(5, Occupancy(2, 1, 6, 7, 9), 2, 2)
+    recorder.observe(5, Occupancy(1, 2, 6, 4, 1, 8, 3), 1, 3)
+    recorder.observe(5, Occupancy(2, 1, 6, 7, 2, 9, 5), 2, 2)
     recorder.observe(8, EMPTY, 0, 0)
     assert (*Occupancy._fields, "running", "waiting") == LEVELS
-    assert rows(recorder) == [(0, 0, 0, 9, 0, 0, 0, 0), (5, 2, 1, 6, 7, 9, 2, 2), (8, 0, 0, 9, 0, 0, 0, 0)]
+    assert rows(recorder) == [
+        (0, 0, 0, 9, 0, 0, 0, 0, 0, 0),
+        (5, 2, 1, 6, 7, 2, 9, 5, 2, 2),
+        (8, 0, 0, 9, 0, 0, 0, 0, 0, 0),
+    ]
 
 
 def test_events_are_counted_in_the_row_of_their_instant() -> None:
@@ -42,7 +46,7 @@ def test_events_are_counted_in_the_row_of_their_instant() -> None:
     recorder = make_recorder(first)
     recorder.arrived(second.request)
     recorder.observe(0, EMPTY, 0, 2)
-    recorder.step_began(4, Step(admitted=[(first, Hit(0, []))], refused=second))
+    recorder.step_began(4, Step(admitted=[(first, Hit(0, ([],)))], refused=second))
     recorder.observe(4, EMPTY, 1, 1)
     recorder.observe(9, EMPTY, 1, 1)
     assert events(recorder, "arrived") == [2, 0, 0]
@@ -55,7 +59,7 @@ def test_events_are_counted_in_the_row_of_their_instant() -> None:
 def test_an_admission_keeps_its_time_and_its_hit() -> None:
     state = make_state()
     recorder = make_recorder(state)
-    recorder.step_began(4, Step(scheduled={state: 4}, admitted=[(state, Hit(16, [1]))]))
+    recorder.step_began(4, Step(scheduled={state: 4}, admitted=[(state, Hit(16, ([1],)))]))
     record = recorder.records[0]
     assert (record.admitted_ns, record.hit_tokens, record.resumed_hit_tokens) == (4, 16, 0)
     assert (record.refusals, record.blocked_ns) == (0, 0)
@@ -64,25 +68,56 @@ def test_an_admission_keeps_its_time_and_its_hit() -> None:
 def test_hits_of_all_resumptions_are_added_up_and_admission_stays_the_first() -> None:
     state = make_state()
     recorder = make_recorder(state)
-    recorder.step_began(4, Step(admitted=[(state, Hit(16, [1]))]))
+    recorder.step_began(4, Step(admitted=[(state, Hit(16, ([1],)))]))
     for time, tokens in ((8, 4), (12, 8)):
         recorder.step_began(time - 1, Step(preempted=[state]))
-        recorder.step_began(time, Step(resumed=[(state, Hit(tokens, []))]))
+        recorder.step_began(time, Step(resumed=[(state, Hit(tokens, ([],)))]))
     record = recorder.records[0]
     assert (record.admitted_ns, record.hit_tokens, record.resumed_hit_tokens, record.preemptions) == (4, 16, 12, 2)
 
 
-def test_blocked_time_runs_from_the_first_refusal_to_the_admission_and_adds_up() -> None:
+def test_blocked_time_runs_from_a_refusal_to_the_next_decision_and_adds_up() -> None:
     state = make_state()
     recorder = make_recorder(state)
     for time in (3, 5, 8):
         recorder.step_began(time, Step(refused=state))
-    recorder.step_began(10, Step(admitted=[(state, Hit(0, []))]))
+    recorder.step_began(10, Step(admitted=[(state, Hit(0, ([],)))]))
     assert (recorder.records[0].refusals, recorder.records[0].blocked_ns) == (3, 7)
     recorder.step_began(20, Step(preempted=[state]))
     recorder.step_began(30, Step(refused=state))
-    recorder.step_began(31, Step(resumed=[(state, Hit(0, []))]))
+    recorder.step_began(31, Step(resumed=[(state, Hit(0, ([],)))]))
     assert (recorder.records[0].refusals, recorder.records[0].blocked_ns) == (4, 8)
+
+
+def test_a_head_that_is_not_refused_is_not_blocked() -> None:
+    """Refused at 3 and 20; at 5 the step had no place or no budget left for it, so memory did not hold it back."""
+    state = make_state()
+    recorder = make_recorder(state)
+    recorder.step_began(3, Step(refused=state))
+    recorder.step_began(5, Step())
+    recorder.step_began(20, Step(refused=state))
+    recorder.step_began(21, Step(admitted=[(state, Hit(0, ([],)))]))
+    assert (recorder.records[0].refusals, recorder.records[0].blocked_ns) == (2, 2 + 1)
+
+
+def test_one_request_is_blocked_at_a_time() -> None:
+    """The second, more urgent, comes to the head of the queue at 5."""
+    first, second = make_state(0), make_state(1)
+    recorder = make_recorder(first, second)
+    recorder.step_began(3, Step(refused=first))
+    recorder.step_began(5, Step(refused=second))
+    recorder.step_began(9, Step(admitted=[(second, Hit(0, ([],)))], refused=first))
+    recorder.step_began(10, Step(admitted=[(first, Hit(0, ([],)))]))
+    assert [recorder.records[id].blocked_ns for id in (0, 1)] == [2 + 1, 4]
+
+
+def test_another_that_leaves_does_not_end_the_blocked_time() -> None:
+    head, other = make_state(0), make_state(1)
+    recorder = make_recorder(head, other)
+    recorder.step_began(3, Step(refused=head))
+    recorder.gone(5, other, "aborted")
+    recorder.step_began(10, Step(admitted=[(head, Hit(0, ([],)))]))
+    assert (recorder.records[0].blocked_ns, recorder.records[1].blocked_ns) == (7, 0)
 
 
 def test_blocked_time_ends_with_the_request() -> None:

@@ -47,7 +47,7 @@ class World:
         return scheduled(step)
 
     def table(self, id: int) -> list[int]:
-        return self.allocator.tables[id].blocks
+        return self.allocator.holdings[id].tables[0].blocks
 
     @property
     def running(self) -> list[int]:
@@ -91,7 +91,7 @@ def test_prompt_and_output_take_all_slots_but_one() -> None:
     world.submit(request)
     for _ in range(4):
         step = world.decide()
-        in_memory = world.allocator.tables[0].num_tokens
+        in_memory = world.allocator.holdings[0].num_tokens
         world.complete(step)
     assert in_memory == 8
     assert world.states[0].num_tokens == 9

@@ -87,13 +87,13 @@ def test_a_request_alone() -> None:
 def test_prompt_and_output_take_all_slots_but_one() -> None:
     run = make_run(make_request(0, own=5, output=4), blocks=3)
     assert run.outcomes() == {0: "finished"}
-    assert max(tokens for _time, tokens in run.levels("live_tokens")) == 5 + 4 - 1
+    assert max(tokens for _time, tokens in run.levels("live_bytes")) == 5 + 4 - 1
     assert run.levels("allocated_blocks") == [(0, 2), (10, 2), (20, 2), (30, 2), (40, 0)]
 
 
 def test_levels_hold_from_a_decision_to_the_next_change() -> None:
     run = make_run(make_request(0, own=3, output=3, arrival=4))
-    assert run.levels("live_tokens") == [(0, 0), (4, 3), (14, 4), (24, 5), (34, 0)]
+    assert run.levels("live_bytes") == [(0, 0), (4, 3), (14, 4), (24, 5), (34, 0)]
     assert run.levels("running") == [(0, 0), (4, 1), (14, 1), (24, 1), (34, 0)]
     # What it leaves: one full block, and one that went back blank.
     assert run.levels("cached_blocks")[-1] == (34, 1)
@@ -458,7 +458,7 @@ def test_who_is_rejected_or_timed_out_cannot_hang_up() -> None:
 # what is counted
 
 
-def test_refusals_are_counted_per_step_and_blocked_from_the_first_to_the_admission() -> None:
+def test_refusals_are_counted_per_step_and_blocked_from_each_to_the_next_decision() -> None:
     run = make_run(blocked_until(3), make_request(1, own=5, output=1, arrival=4), blocks=3)
     record = run[1]
     assert (record.refusals, record.blocked_ns, record.admitted_ns) == (2, 20, 30)
@@ -482,7 +482,7 @@ def test_a_resumed_request_counts_its_hit_apart() -> None:
 def test_occupancy_is_empty_at_the_end() -> None:
     run = make_run(*(make_request(id, shared=8, own=id + 1, arrival=7 * id) for id in range(5)))
     cached, blank = run.allocator.pool.num_cached, run.allocator.pool.num_blank
-    assert run.allocator.occupancy() == Occupancy(0, cached, blank, 0, 0)
+    assert run.allocator.occupancy() == Occupancy(0, cached, blank, 0, 0, 0, 0)
     assert cached + blank == 99
 
 
@@ -550,5 +550,5 @@ def test_every_request_has_one_outcome_and_nothing_is_left_behind(
     assert (run.stalled is not None) == ("unfinished" in run.outcomes().values())
     assert run.stalled is None or not reject_unservable
     occupancy = run.allocator.occupancy()
-    assert (occupancy.allocated_blocks, occupancy.live_tokens, occupancy.logical_tokens) == (0, 0, 0)
+    assert (occupancy.allocated_blocks, occupancy.live_bytes, occupancy.logical_bytes) == (0, 0, 0)
     assert {name: sum(column) for name, column in run.recorder.events.items()}["arrived"] == len(made)

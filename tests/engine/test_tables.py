@@ -7,7 +7,7 @@ from kvsim.engine.tables import REQUEST_COLUMNS, MemoryShape, requests_frame, ti
 from kvsim.memory.allocator import Hit, Occupancy
 from tests.makers import make_request
 
-SHAPE = MemoryShape(num_blocks=11, block_size=4, token_bytes=100)
+SHAPE = MemoryShape(num_blocks=11, block_size=4, block_bytes=400, token_bytes=150)
 
 
 def test_the_pool_is_what_is_usable() -> None:
@@ -16,24 +16,27 @@ def test_the_pool_is_what_is_usable() -> None:
 
 def test_levels_become_bytes() -> None:
     recorder = Recorder()
-    recorder.observe(0, Occupancy(0, 0, 10, 0, 0), 0, 0)
-    recorder.observe(7, Occupancy(5, 2, 3, live_tokens=17, logical_tokens=29), 2, 1)
+    recorder.observe(0, Occupancy(0, 0, 10, 0, 0, 0, 0), 0, 0)
+    recorder.observe(
+        7, Occupancy(5, 2, 3, live_bytes=1500, padding_bytes=200, logical_bytes=3000, window_saving_bytes=600), 2, 1
+    )
     row = timeline_frame(recorder, SHAPE).row(1, named=True)
     assert {name: value for name, value in row.items() if name not in EVENTS} == {
         "time_ns": 7,
         "pool_bytes": 4000,
         "allocated_bytes": 2000,
-        "live_bytes": 1700,
-        "slack_bytes": 300,
+        "live_bytes": 1500,
+        "slack_bytes": 500,
         "tail_bytes": 300,
         "reserved_bytes": 0,
         "unused_bytes": 0,
-        "padding_bytes": 0,
+        "padding_bytes": 200,
         "external_bytes": 0,
         "cached_bytes": 800,
         "blank_bytes": 1200,
-        "logical_bytes": 2900,
-        "shared_saving_bytes": 1200,
+        "logical_bytes": 3000,
+        "window_saving_bytes": 600,
+        "shared_saving_bytes": 900,
         "running": 2,
         "waiting": 1,
     }
@@ -41,20 +44,21 @@ def test_levels_become_bytes() -> None:
 
 def test_all_of_the_timeline_are_whole_numbers() -> None:
     recorder = Recorder()
-    recorder.observe(0, Occupancy(0, 0, 10, 0, 0), 0, 0)
+    recorder.observe(0, Occupancy(0, 0, 10, 0, 0, 0, 0), 0, 0)
     frame = timeline_frame(recorder, SHAPE)
     assert set(frame.dtypes) == {pl.Int64}
     assert frame.columns[-len(EVENTS) :] == list(EVENTS)
 
 
 def test_levels_beyond_32_bits_are_exact() -> None:
-    shape = MemoryShape(num_blocks=2**24, block_size=16, token_bytes=131_072)
+    shape = MemoryShape(num_blocks=2**24, block_size=16, block_bytes=16 * 131_072, token_bytes=131_072)
     recorder = Recorder()
-    recorder.observe(2**62, Occupancy(2**24 - 1, 0, 0, 16 * (2**24 - 1), 2**30), 1, 0)
+    recorder.observe(2**62, Occupancy(2**24 - 1, 0, 0, 2**45 - 2**21, 0, 2**47, 2**46), 1, 0)
     row = timeline_frame(recorder, shape).row(0, named=True)
     assert row["time_ns"] == 2**62
-    assert row["allocated_bytes"] == row["live_bytes"] == (2**24 - 1) * 16 * 131_072
-    assert row["logical_bytes"] == 2**30 * 131_072
+    assert row["allocated_bytes"] == row["live_bytes"] == (2**24 - 1) * 2**21
+    assert (row["logical_bytes"], row["window_saving_bytes"]) == (2**47, 2**46)
+    assert row["shared_saving_bytes"] == 2**47 - 2**46 - 2**45 + 2**21
 
 
 def test_requests_stand_in_order_of_arrival_and_unknown_times_are_null() -> None:
@@ -62,7 +66,7 @@ def test_requests_stand_in_order_of_arrival_and_unknown_times_are_null() -> None
     for id in (5, 3):
         recorder.arrived(make_request(id, own=20, output=7, arrival=1, priority=id))
     state = RequestState(recorder.records[3].request, 0, 100)
-    recorder.step_began(4, Step(admitted=[(state, Hit(16, []))]))
+    recorder.step_began(4, Step(admitted=[(state, Hit(16, ([],)))]))
     recorder.rejected(1, recorder.records[5].request, "never_fits")
     frame = requests_frame(recorder)
     assert frame.columns == list(REQUEST_COLUMNS)

@@ -1,7 +1,8 @@
 """Random little worlds in the format of a recorded case: a config and requests that get into each other's way.
 
 Pools are small, lengths lie near block boundaries, prompts share heads, go on where others left off (also before
-these have got there), outputs are equal, arrivals come in bursts with ties.
+these have got there), outputs are equal, arrivals come in bursts with ties. Groups of layers are one of full
+attention, or up to four of mixed kinds and windows, some of them alike.
 """
 
 from typing import Any
@@ -11,6 +12,7 @@ from hypothesis import strategies as st
 from tests.oracle import World
 
 Runs = list[list[int]]
+Groups = list[dict[str, Any]]
 
 
 def num_tokens(runs: Runs) -> int:
@@ -34,11 +36,28 @@ def lengths(draw: st.DrawFn, block_size: int, most_blocks: int, least: int = 1) 
     return max(least, draw(st.integers(0, most_blocks)) * block_size + off)
 
 
+ONE_FULL: Groups = [{"type": "full"}]
+
+
 @st.composite
-def configs(draw: st.DrawFn) -> dict[str, Any]:
+def mixed_groups(draw: st.DrawFn, block_size: int) -> Groups:
+    """One to four groups of two windows, two chunks and full attention, windows mostly about as long as a few blocks.
+
+    With only so many kinds to choose from groups are often alike, and kinds of one type often differ in their window.
+    """
+    sizes = st.integers(1, 4 * block_size) | st.sampled_from([block_size, 2 * block_size, 2 * block_size + 1])
+    windows = [{"type": "sliding_window", "window": draw(sizes)} for _ in range(2)]
+    chunks = [{"type": "chunked_local", "chunk": draw(sizes)} for _ in range(2)]
+    kinds = [*ONE_FULL, windows[0], windows[0], windows[1], *chunks]
+    return draw(st.lists(st.sampled_from(kinds), min_size=1, max_size=4))
+
+
+@st.composite
+def configs(draw: st.DrawFn, windows: bool) -> dict[str, Any]:
     block_size = draw(st.sampled_from([1, 2, 2, 3, 4, 4, 5, 8, 16]))
-    num_blocks = draw(st.integers(3, 20))
-    pool_tokens = (num_blocks - 1) * block_size
+    groups = draw(mixed_groups(block_size)) if windows else ONE_FULL
+    num_blocks = draw(st.integers(3, 20)) * len(groups) - len(groups) + 1
+    pool_tokens = (num_blocks - 1) // len(groups) * block_size
     max_num_seqs = draw(st.integers(1, 8) | st.just(8))
     return {
         "block_size": block_size,
@@ -55,15 +74,18 @@ def configs(draw: st.DrawFn) -> dict[str, Any]:
         "watermark": draw(st.sampled_from([0.0, 0.0, 0.01, 0.07, 0.1, 0.26, 0.5])),
         "policy": draw(st.sampled_from(["fcfs", "priority"])),
         "enable_prefix_caching": draw(st.sampled_from([True, True, True, False])),
-        "groups": [{"type": "full"}],
+        "groups": groups,
+        "prefix_cache_retention_interval": draw(
+            st.sampled_from([0, None, None, block_size, 2 * block_size, 3 * block_size]) if windows else st.just(0)
+        ),
     }
 
 
 @st.composite
-def worlds(draw: st.DrawFn) -> World:
-    config = draw(configs())
+def worlds(draw: st.DrawFn, windows: bool = False) -> World:
+    config = draw(configs(windows))
     block_size = config["block_size"]
-    most_blocks = min(5, config["num_gpu_blocks"] - 1)
+    most_blocks = min(5, (config["num_gpu_blocks"] - 1) // len(config["groups"]))
     heads = [10_000 * (1 + head) for head in range(2)]
     requests: list[dict[str, Any]] = []
     for id in range(draw(st.integers(1, 10) | st.integers(6, 10))):

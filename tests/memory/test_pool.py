@@ -202,11 +202,34 @@ def test_finding_stops_at_the_first_key_that_is_missing() -> None:
     assert pool.find([]) == []
 
 
+def test_a_key_behind_a_gap_is_there_and_has_its_first_block() -> None:
+    """Windows look for blocks anywhere, not only from the front."""
+    pool = make_pool(blocks=4)
+    first = take_published(pool, [101, 103])
+    second = take_published(pool, [103])
+    assert [pool.has(key) for key in (101, 102, 103)] == [True, False, True]
+    assert (pool.first_block(101), pool.first_block(103)) == (1, 2)
+    pool.release(first)
+    pool.take(1)
+    assert pool.first_block(103) == second[0]
+    pool.release(second)
+    pool.take(2)
+    assert [pool.has(key) for key in (101, 102, 103)] == [False, False, False]
+
+
+def test_the_null_block_is_in_no_queue() -> None:
+    pool = make_pool()
+    pool.release(take_published(pool, [101, 102]))
+    assert pool.num_idle([NULL_BLOCK, 1, NULL_BLOCK, 2]) == 2
+
+
 def test_finding_changes_nothing() -> None:
     pool = make_pool()
     pool.release(take_published(pool, [101, 102]))
     before = queue(pool)
     pool.find([101, 102])
+    pool.has(101)
+    pool.first_block(102)
     pool.num_idle([1, 2])
     assert queue(pool) == before
     assert pool.ref_count(1) == 0
