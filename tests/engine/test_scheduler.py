@@ -345,6 +345,21 @@ def test_what_the_cache_still_holds_of_a_victim_is_not_recomputed() -> None:
     assert world.states[1].num_recomputed_tokens == 1
 
 
+def test_a_victim_taken_again_before_it_has_caught_up_recomputes_from_its_farthest_point() -> None:
+    """4 usable blocks and chunks of a block. The second has computed 8 tokens when it is first preempted, and comes
+    back twice for a block before it can have three.
+    """
+    world = make_world(blocks=5, prefix_sharing=False, long_prefill_token_threshold=4, scheduler_reserve_full_isl=False)
+    world.submit(make_request(0, own=4, output=10), make_request(1, own=4, output=9))
+    recomputed = []
+    for _ in range(11):
+        world.step()
+        recomputed.append(world.states[1].num_recomputed_tokens)
+    assert recomputed == [0, 0, 0, 0, 0, 0, 4, 4, 8, 8, 16]
+    assert (world.states[1].num_preemptions, world.states[1].high_water_tokens) == (3, 8)
+    assert world.states[1].num_tokens == 4 + 5 + 1
+
+
 def test_of_several_victims_the_last_taken_stands_first_in_the_queue() -> None:
     world = make_world(blocks=4)
     world.submit(*(make_request(id, own=4) for id in range(3)))
@@ -529,6 +544,17 @@ def test_the_one_token_that_is_lacking_is_a_decode_also_at_the_end_of_a_prompt()
     assert (world.decide().prefill_tokens, world.scheduler.running[0].num_computed_tokens) == (4, 4)
     step = world.decide()
     assert (step.decode_seqs, step.prefill_tokens, step.context_tokens) == (1, 0, 5)
+
+
+def test_a_chunk_of_one_token_in_the_middle_of_a_prompt_is_prefill() -> None:
+    world = make_world(max_num_batched_tokens=1)
+    world.submit(make_request(0, own=3))
+    work = []
+    for _ in range(4):
+        step = world.decide()
+        work.append((step.prefill_tokens, step.decode_seqs))
+        world.complete(step)
+    assert work == [(1, 0), (1, 0), (0, 1), (0, 1)]
 
 
 def test_a_hit_is_context_but_not_work() -> None:
