@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from kvsim import __version__
-from kvsim.errors import KvsimError
+from kvsim.errors import InvariantError, KvsimError
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -26,12 +26,15 @@ app = typer.Typer(
 
 
 def main() -> None:
-    """Entry point: what kvsim refuses is one message on stderr and exit code 2."""
+    """Entry point: what kvsim refuses is one message on stderr and exit code 2; a failed recount exits with 1."""
     try:
         app(prog_name="kvsim")
     except KvsimError as error:
         print(f"error: {error}", file=sys.stderr)
         sys.exit(2)
+    except InvariantError as error:
+        print(f"defect: {error}", file=sys.stderr)
+        sys.exit(1)
 
 
 def _print_version(wanted: bool) -> None:
@@ -65,6 +68,7 @@ def run(
         list[str] | None,
         typer.Option("--set", metavar="TABLE.KEY=VALUE", help="Override a key; an empty value removes it. Repeatable."),
     ] = None,
+    check: Annotated[bool, typer.Option("--check", help="Recount all of memory after every step; slow.")] = False,
     json: Annotated[
         bool, typer.Option("--json", help="Print the summary as JSON on stdout, and nothing else.")
     ] = False,
@@ -84,7 +88,7 @@ def run(
     loaded = load_scenario(scenario, tuple(set_ or ()))
     with staged(out) if out else nullcontext() as folder:
         with _progress_bar("simulating requests") as on_progress:
-            results = simulate(loaded, on_progress=on_progress)
+            results = simulate(loaded, check=check, on_progress=on_progress)
         if folder is not None:
             write_results(results, folder, loaded.study.write)
     if json:
@@ -115,23 +119,34 @@ def plot(
 
 @app.command()
 def model(
-    config: Annotated[str, typer.Argument(help="Catalogue name, config.json, or hf:org/model.")],
+    config: Annotated[
+        str | None, typer.Argument(help="Catalogue name, config.json, or hf:org/model; none lists the catalogue.")
+    ] = None,
     kv_dtype: Annotated[str, typer.Option(help="Number format of the cache.")] = "bf16",
     tensor_parallel: Annotated[int, typer.Option(help="Ranks that share the heads.")] = 1,
     pipeline_parallel: Annotated[int, typer.Option(help="Ranks that share the layers.")] = 1,
     json: Annotated[bool, typer.Option("--json", help="Print all of it as JSON, and nothing else.")] = False,
 ) -> None:
-    """Show what a model keeps of each token, by kind of layer.
+    """Show what a model keeps of each token, by kind of layer, or list the models known by name.
 
     For example:
 
+    - `kvsim model`
     - `kvsim model gemma-3-27b`
     - `kvsim model path/to/config.json --kv-dtype fp8 --tensor-parallel 4 --json`
     """
-    from kvsim.model.catalogue import load_geometry
+    from kvsim.model.catalogue import catalogue, load_geometry
     from kvsim.model.describe import describe
     from kvsim.model.formats import known_dtype
 
+    if config is None:
+        if json:
+            _print_json(sorted(catalogue()))
+        else:
+            from rich.columns import Columns
+
+            _print(Columns(sorted(catalogue()), column_first=True, padding=(0, 3)))
+        return
     geometry = load_geometry(config, Path())
     dtype = known_dtype(kv_dtype)
     if json:

@@ -7,7 +7,9 @@
       TraceError                a trace file or one of its lines
       OutputError               a place that results cannot be written to
 
-Anything else that escapes is a defect of kvsim.
+    InvariantError              a recount that was asked for found a defect of kvsim
+
+Anything else that escapes is a defect of kvsim too.
 """
 
 
@@ -42,3 +44,11 @@ class TraceError(KvsimError):
 
 class OutputError(KvsimError):
     """A place that results cannot be written to."""
+
+
+class InvariantError(Exception):
+    """Invariant `number` does not hold; `invariants.py` lists them."""
+
+    def __init__(self, number: int, sentence: str) -> None:
+        super().__init__(f"invariant {number} does not hold: {sentence}")
+        self.number = number

@@ -1,7 +1,7 @@
 """What is said about one value of a description: its unit, as metadata of its attrs field, and the rules it must
 keep, as attrs validators whose message names the key, the rule and the value."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from attrs import Attribute, fields
@@ -46,6 +46,16 @@ def more_than_zero(high: float) -> Rule:
 def not_blank(_instance: object, attribute: "Attribute[Any]", value: str) -> None:
     if not value.strip():
         raise ValueError(f"{attribute.name} must not be empty")
+
+
+def one_of(words: Iterable[str]) -> Rule:
+    known = tuple(words)
+
+    def check(_instance: object, attribute: "Attribute[Any]", value: str) -> None:
+        if value not in known:
+            raise ValueError(f"{attribute.name} must be one of {', '.join(known)}, got {value!r}")
+
+    return check
 
 
 MAX_TOKENS = 10**9

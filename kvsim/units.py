@@ -65,5 +65,5 @@ def _format(value: int | float, units: tuple[tuple[str, int], ...], smallest: st
             scaled = value / size
             if scaled == int(scaled):
                 return f"{int(scaled):,} {unit}"
-            return f"{scaled:.{2 if abs(scaled) < 100 else 1}f} {unit}"
+            return f"{scaled:,.{2 if abs(scaled) < 100 else 1}f} {unit}"
     return f"{int(value) if value == int(value) else round(value, 2)} {smallest}"

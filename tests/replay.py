@@ -7,6 +7,7 @@ numbers: what step k decides is decided at time k, and its outputs are there at 
 import gzip
 import hashlib
 import json
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,9 @@ from kvsim.engine.recorder import Recorder
 from kvsim.engine.scheduler import Sampled, Step
 from kvsim.engine.simulation import Simulation
 from kvsim.engine.state import RequestState
+from kvsim.memory.groups import LayerGroup
 from kvsim.memory.paged import PagedAllocator
+from kvsim.model.attention import Attention
 from kvsim.workload.request import Content, Request, Span, merged
 
 Case = dict[str, Any]
@@ -32,11 +35,6 @@ def read_case(path: Path) -> Case:
     data = path.read_bytes()
     case: Case = json.loads(gzip.decompress(data) if path.suffix == ".gz" else data)
     return case
-
-
-def is_supported(case: Case) -> bool:
-    """Whether the engine has this kind of memory: one group of full attention."""
-    return bool(case["config"]["groups"] == [{"type": "full"}])
 
 
 def case_config(case: Case) -> EngineConfig:
@@ -94,7 +92,7 @@ class _Replay:
         self.last_step = case["steps"][-1]["step"] if case["steps"] else -1
         self.check = check
         self.caching = config["enable_prefix_caching"]
-        self.allocator = PagedAllocator(config["num_gpu_blocks"], config["block_size"], self.caching)
+        self.allocator = case_allocator(case)
         self.simulation = Simulation(
             case_config(case),
             self.allocator,
@@ -136,17 +134,17 @@ class _Replay:
         if self.check:
             self.allocator.check()
         self.repeat_idle_steps(now)
-        tables = self.allocator.tables
+        holdings = self.allocator.holdings
         running = [state.request.id for state in self.simulation.scheduler.running]
         admitted = {state.request.id for state, _hit in step.admitted + step.resumed}
         self.states.update((state.request.id, state) for state, _hit in step.admitted)
         alloc = []
         for state in step.scheduled:
             id = state.request.id
-            appended = tables[id].blocks[0 if id in admitted else self.table_lengths[id] :]
+            appended = holdings[id].tables[0].blocks[0 if id in admitted else self.table_lengths[id] :]
             if appended:
                 alloc.append([id, appended])
-        self.table_lengths = {id: len(table.blocks) for id, table in tables.items()}
+        self.table_lengths = {id: len(holding.tables[0].blocks) for id, holding in holdings.items()}
         records = self.recorder.records.items()
         record = {
             "step": now,
@@ -158,15 +156,20 @@ class _Replay:
             "running": running,
             "waiting": [state.request.id for state in self.simulation.scheduler.waiting],
             "free": self.allocator.pool.num_free,
-            "nblocks": [len(tables[id].blocks) for id in running],
+            "nblocks": [self.by_group(len(table.blocks) for table in holdings[id].tables) for id in running],
             "alloc": alloc,
-            "tables": [list(tables[id].blocks) for id in running],
+            "tables": [self.by_group(list(table.blocks) for table in holdings[id].tables) for id in running],
             "finished": [],
         }
         if self.caching:
             record["keys"] = self.allocator.pool.num_keys
         self.steps.append(record)
         self.note_free_blocks()
+
+    def by_group(self, values: Iterable[Any]) -> Any:
+        """A list with a value a group, or the value itself where there is one group."""
+        listed = list(values)
+        return listed if len(listed) > 1 else listed[0]
 
     def on_outputs(self, now: int, sampled: Sampled) -> None:
         self.steps[-1]["finished"] = [state.request.id for state in sampled.finished]
@@ -210,6 +213,22 @@ class _Replay:
         }
 
 
+def case_allocator(case: Case) -> PagedAllocator:
+    config = case["config"]
+    groups = tuple(
+        LayerGroup(Attention(group["type"], group.get("window", group.get("chunk")))) for group in config["groups"]
+    )
+    return PagedAllocator(
+        config["num_gpu_blocks"],
+        config["block_size"],
+        config["enable_prefix_caching"],
+        groups=groups,
+        max_num_batched_tokens=config["max_num_batched_tokens"],
+        max_model_len=config["max_model_len"],
+        retention_interval=config["prefix_cache_retention_interval"],
+    )
+
+
 def watermark_blocks(case: Case) -> int:
     """Rule 13."""
     return int(case["config"]["watermark"] * case["config"]["num_gpu_blocks"])
@@ -217,12 +236,11 @@ def watermark_blocks(case: Case) -> int:
 
 def replay_scale(case: Case) -> Case:
     """Totals of a long run, and a digest over all steps so far after every hundred and at the end."""
-    config = case["config"]
-    allocator = PagedAllocator(config["num_gpu_blocks"], config["block_size"], config["enable_prefix_caching"])
+    allocator = case_allocator(case)
     digest = hashlib.sha256()
     digests: list[list[Any]] = []
     totals = dict.fromkeys(("steps", "scheduled_tokens", "preemptions", "hit_tokens_new", "hit_tokens_resumed"), 0)
-    totals["least_free_blocks"] = config["num_gpu_blocks"]
+    totals["least_free_blocks"] = case["config"]["num_gpu_blocks"]
     record: list[Any] = []
 
     def on_step(now: int, step: Step) -> None:

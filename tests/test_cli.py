@@ -135,7 +135,7 @@ def test_what_is_no_scenario_is_refused(tmp_path: Path) -> None:
     assert refused("run", tmp_path) == f"{tmp_path}: cannot be read: Is a directory"
     path = write_scenario(tmp_path)
     assert "memory.block_size" in refused("run", path, "--set", "memory.block_size=0")
-    assert "--set: must be table.key=value" in refused("run", path, "--set", "memory")
+    assert "--set: must be key=value" in refused("run", path, "--set", "memory")
 
 
 def test_an_output_that_cannot_be_written_is_refused_before_the_run(tmp_path: Path) -> None:

@@ -14,8 +14,8 @@ Number = int | float | None
 class Metric(NamedTuple):
     """A figure of a run; None where there is nothing to divide by.
 
-    `unit` is bytes, ns, tokens, requests, times, steps or share (0 to 1). Figures that hardly depend on how
-    long a step takes are marked apart from those that do.
+    `unit` is bytes, ns, tokens, requests, times, steps or share (0 to 1). Figures that do not depend on how long
+    a step takes are marked apart from those that do, be it ever so little.
     """
 
     name: str
@@ -86,6 +86,19 @@ def _sum(column: str) -> Callable[[RunTables], Number]:
     return lambda run: sum(run.requests[column].to_list())
 
 
+def _refusals_for(cause: str) -> Callable[[RunTables], Number]:
+    of_cause = (pl.col("event") == "refused") & (pl.col("cause") == cause)
+    return lambda run: sum(run.pressure.filter(of_cause)["steps"].to_list())
+
+
+def _held_back(cause: str) -> Callable[[RunTables], Number]:
+    return lambda run: run.held_back_steps[cause]
+
+
+def _average(column: str) -> Callable[[RunTables], Number]:
+    return lambda run: sum(run.requests[column].to_list()) / run.requests.height
+
+
 def _waited(summarise: Callable[[pl.Series], object]) -> Callable[[RunTables], Number]:
     """Nanoseconds from arrival to first admission, over the requests that were admitted."""
 
@@ -109,7 +122,9 @@ _LEVELS = {
     "slack": "allocated and not written",
     "cached": "held by nobody but still findable by key",
     "logical": "computed tokens as if nothing were shared",
-    "shared_saving": "logical - live",
+    "window_saving": "logical, and given back by windows",
+    "shared_saving": "logical, and held once for several requests",
+    "padding": "slack that blocks of smaller groups of layers leave",
     "external": "free but of no use to the head of the queue (0 when paged)",
 }
 
@@ -131,11 +146,13 @@ METRICS: tuple[Metric, ...] = (
     ),
     Metric("pool_used_peak", "share", "most allocated / pool", _share_of_pool(_peak("allocated_bytes"))),
     Metric("pool_used_mean", "share", "allocated / pool by time", _share_of_pool(_mean("allocated_bytes"))),
-    Metric("utilization", "share", "live / allocated by time", _share_of_allocated("live_bytes"), False),
-    Metric("utilization_at_peak", "share", "when most is allocated", _share_at_peak("live_bytes"), False),
-    Metric("slack_share", "share", "slack / allocated by time", _share_of_allocated("slack_bytes"), False),
-    Metric("slack_share_at_peak", "share", "when most is allocated", _share_at_peak("slack_bytes"), False),
+    Metric("utilization", "share", "live / allocated by time", _share_of_allocated("live_bytes")),
+    Metric("utilization_at_peak", "share", "when most is allocated", _share_at_peak("live_bytes")),
+    Metric("slack_share", "share", "slack / allocated by time", _share_of_allocated("slack_bytes")),
+    Metric("slack_share_at_peak", "share", "when most is allocated", _share_at_peak("slack_bytes")),
     Metric("requests", "requests", "arrived", lambda run: run.requests.height, False),
+    Metric("prompt_mean_tokens", "tokens", "of the requests that arrived", _average("prompt_tokens"), False),
+    Metric("output_mean_tokens", "tokens", "of the requests that arrived", _average("output_tokens"), False),
     Metric("finished", "requests", "got their whole output", _count(_outcome == "finished")),
     Metric("cut", "requests", "ended at max_model_len", _count(_outcome == "cut")),
     Metric("rejected", "requests", "turned away on arrival", _count(_outcome == "rejected")),
@@ -152,7 +169,13 @@ METRICS: tuple[Metric, ...] = (
     Metric("unfinished", "requests", "left when nothing moved any more", _count(_outcome == "unfinished")),
     Metric("refused", "requests", "that memory said no to at least once", _count(pl.col("refusals") > 0)),
     Metric("refusals", "times", "memory said no to the head of the queue", _sum("refusals")),
-    Metric("blocked_ns", "ns", "from first refusal to admission, summed", _sum("blocked_ns")),
+    Metric("refusals_for_blocks", "times", "too few blocks free", _refusals_for("blocks")),
+    Metric("refusals_for_gate", "times", "only the whole-sequence gate stood in the way", _refusals_for("gate")),
+    Metric("refusals_for_watermark", "times", "only the watermark stood in the way", _refusals_for("watermark")),
+    Metric("blocked_ns", "ns", "memory held the head of the queue back", _sum("blocked_ns")),
+    Metric("held_back_by_max_num_seqs", "steps", "all seats taken", _held_back("max_num_seqs")),
+    Metric("held_back_by_token_budget", "steps", "tokens of the step used up", _held_back("token_budget")),
+    Metric("held_back_by_preemption", "steps", "a step that preempts admits nobody", _held_back("preemption")),
     Metric("preempted", "requests", "preempted at least once", _count(pl.col("preemptions") > 0)),
     Metric("preemptions", "times", "a running request lost its blocks", _sum("preemptions")),
     Metric("recomputed_tokens", "tokens", "computed again after it", _sum("recomputed_tokens")),

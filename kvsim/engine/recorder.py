@@ -3,11 +3,11 @@
 from array import array
 from typing import Literal, get_args
 
-from attrs import define
+from attrs import define, field
 
-from kvsim.engine.scheduler import Sampled, Step
+from kvsim.engine.scheduler import HeldBack, Sampled, Step
 from kvsim.engine.state import RequestState
-from kvsim.memory.allocator import Hit, Occupancy
+from kvsim.memory.allocator import Occupancy, Shortfall
 from kvsim.workload.request import Request
 
 Outcome = Literal["finished", "cut", "rejected", "timed_out", "aborted", "unfinished"]
@@ -26,11 +26,25 @@ LEVELS = (
     "allocated_blocks",
     "cached_blocks",
     "blank_blocks",
-    "live_tokens",
-    "logical_tokens",
+    "live_bytes",
+    "padding_bytes",
+    "logical_bytes",
+    "window_saving_bytes",
     "running",
     "waiting",
 )
+
+
+@define
+class Pressure:
+    """A preemption, or a run of steps that refused one request for one cause; the figures are of its first step."""
+
+    time_ns: int
+    event: Literal["refused", "preempted"]
+    request_id: int
+    cause: str
+    steps: int
+    shortfall: Shortfall
 
 
 @define
@@ -45,23 +59,19 @@ class RequestRecord:
     hit_tokens: int = 0
     resumed_hit_tokens: int = 0
     refusals: int = 0
+    refusal_causes: dict[str, int] = field(factory=dict)
     blocked_ns: int = 0
-    blocked_since_ns: int | None = None
     preemptions: int = 0
     recomputed_tokens: int = 0
     outcome: Outcome = "unfinished"
     reason: RejectReason | None = None
 
-    def unblock(self, now: int) -> None:
-        if self.blocked_since_ns is not None:
-            self.blocked_ns += now - self.blocked_since_ns
-            self.blocked_since_ns = None
-
 
 class Recorder:
     """One row of levels and event counts per instant at which anything changed, one record per request.
 
-    A row holds from its time to that of the next one; changes at one instant share a row.
+    A row holds from its time to that of the next one; changes at one instant share a row. A request is blocked from
+    a step that refused it until the next decision, so at most one is blocked at a time.
     """
 
     def __init__(self) -> None:
@@ -69,8 +79,13 @@ class Recorder:
         self.levels = {name: array("q") for name in LEVELS}
         self.events = {name: array("q") for name in EVENTS}
         self.records: dict[int, RequestRecord] = {}
+        self.pressure: list[Pressure] = []
+        self.held_back_steps = dict.fromkeys(get_args(HeldBack), 0)
         self.num_ended = 0
         self.num_steps = 0
+        self._blocked: RequestRecord | None = None
+        self._last_refusal: Pressure | None = None
+        self._blocked_since_ns = 0
         self._pending = dict.fromkeys(EVENTS, 0)
         self._level_appends = [column.append for column in self.levels.values()]
 
@@ -86,28 +101,46 @@ class Recorder:
 
     def step_began(self, now: int, step: Step) -> None:
         """Admissions, preemptions and a refusal of a step that starts now."""
+        self._unblock(now)
         self.num_steps += bool(step.scheduled)
-        for state in step.preempted:
+        if step.held_back is not None:
+            self.held_back_steps[step.held_back] += 1
+        for state, shortfall in zip(step.preempted, step.preemption_shortfalls, strict=True):
             self.records[state.request.id].preemptions += 1
             self._pending["preempted"] += 1
+            self.pressure.append(Pressure(now, "preempted", state.request.id, "blocks", 1, shortfall))
+        if step.refused is None:
+            self._last_refusal = None
         for state, hit in step.admitted:
-            record = self._admitted(now, state, hit, "admitted")
+            record = self.records[state.request.id]
             record.admitted_ns = now
             record.hit_tokens = hit.num_tokens
+            self._pending["admitted"] += 1
         for state, hit in step.resumed:
-            self._admitted(now, state, hit, "resumed").resumed_hit_tokens += hit.num_tokens
-        if step.refused is not None:
-            record = self.records[step.refused.request.id]
-            record.refusals += 1
-            if record.blocked_since_ns is None:
-                record.blocked_since_ns = now
-            self._pending["refused"] += 1
+            self.records[state.request.id].resumed_hit_tokens += hit.num_tokens
+            self._pending["resumed"] += 1
+        if step.refused is not None and step.refusal_shortfall is not None:
+            self._refused(now, step.refused, step.refusal_shortfall)
 
-    def _admitted(self, now: int, state: RequestState, hit: Hit, event: Event) -> RequestRecord:
-        record = self.records[state.request.id]
-        record.unblock(now)
-        self._pending[event] += 1
-        return record
+    def _refused(self, now: int, state: RequestState, shortfall: Shortfall) -> None:
+        record = self._blocked = self.records[state.request.id]
+        self._blocked_since_ns = now
+        self._pending["refused"] += 1
+        record.refusals += 1
+        cause = shortfall.least_change
+        record.refusal_causes[cause] = record.refusal_causes.get(cause, 0) + 1
+        last = self._last_refusal
+        if last is not None and (last.request_id, last.cause) == (state.request.id, cause):
+            last.steps += 1
+        else:
+            last = Pressure(now, "refused", state.request.id, cause, 1, shortfall)
+            self._last_refusal = last
+            self.pressure.append(last)
+
+    def _unblock(self, now: int) -> None:
+        if self._blocked is not None:
+            self._blocked.blocked_ns += now - self._blocked_since_ns
+            self._blocked = None
 
     def step_ended(self, now: int, sampled: Sampled) -> None:
         """First tokens and finishes at the end of a step."""
@@ -122,14 +155,14 @@ class Recorder:
         record = self.records[state.request.id]
         record.generated_tokens = state.num_output_tokens
         record.recomputed_tokens = state.num_recomputed_tokens
+        if record is self._blocked or outcome == "unfinished":
+            self._unblock(now)
         if outcome == "unfinished":
-            record.unblock(now)
             return
         self._end(record, now, outcome)
         self._pending["finished" if outcome == "cut" else outcome] += 1
 
     def _end(self, record: RequestRecord, now: int, outcome: Outcome) -> None:
-        record.unblock(now)
         record.ended_ns = now
         record.outcome = outcome
         self.num_ended += 1

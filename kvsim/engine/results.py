@@ -36,7 +36,7 @@ class Results(RunTables):
         return {
             **self.description,
             "metrics": self.metrics,
-            "depends_on_step_times": [metric.name for metric in METRICS if metric.depends_on_step_times],
+            "independent_of_step_times": [metric.name for metric in METRICS if not metric.depends_on_step_times],
             "notes": list(self.notes),
             "stalled": self.stalled,
             "claim": CLAIM,

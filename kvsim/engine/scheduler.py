@@ -4,13 +4,19 @@ Rule numbers are those of tests/golden/vllm_scheduler/README.md. The scheduler d
 asks memory only through the `Allocator` protocol.
 """
 
+from typing import Literal
+
 from attrs import define, field
 
 from kvsim.engine.config import EngineConfig
 from kvsim.engine.queue import WAITING_QUEUES, WaitingQueue, urgency
 from kvsim.engine.state import RequestState
-from kvsim.memory.allocator import Allocator, Hit
+from kvsim.invariants import hold
+from kvsim.memory.allocator import Allocator, Hit, Shortfall
 from kvsim.rules import MAX_TOKENS
+
+HeldBack = Literal["preemption", "max_num_seqs", "token_budget"]
+"""This step preempted somebody (rule 9), all seats are taken, or the tokens of the step are used up."""
 
 
 @define(slots=True, eq=False)
@@ -21,7 +27,12 @@ class Step:
     admitted: list[tuple[RequestState, Hit]] = field(factory=list)
     resumed: list[tuple[RequestState, Hit]] = field(factory=list)
     preempted: list[RequestState] = field(factory=list)
+    preemption_shortfalls: list[Shortfall] = field(factory=list)
+    """Beside `preempted`: what the request that asked was short of."""
     refused: RequestState | None = None
+    refusal_shortfall: Shortfall | None = None
+    held_back: HeldBack | None = None
+    """Why the head of the queue was not even tried, where one waited."""
     prefill_tokens: int = 0
     decode_seqs: int = 0
     context_tokens: int = 0
@@ -75,7 +86,9 @@ class Scheduler:
         capped = threshold > 0 and len(self.running) + len(self.waiting) > 1
         cap = threshold if capped else MAX_TOKENS
         budget = self._schedule_running(step, budget, cap)
-        if not step.preempted:
+        if step.preempted:
+            step.held_back = "preemption"
+        else:
             self._admit_waiting(step, budget, cap)
         self._advance(step)
         return step
@@ -88,6 +101,9 @@ class Scheduler:
             state = running[index]
             num_new = min(state.num_tokens - state.num_computed_tokens, cap, budget)
             while not grow(state.request, state.num_computed_tokens + num_new):
+                step.preemption_shortfalls.append(
+                    self.allocator.why_not_grown(state.request, state.num_computed_tokens + num_new)
+                )
                 victim = self._victim()
                 taken_back = step.scheduled.pop(victim, 0)
                 if taken_back:
@@ -120,18 +136,27 @@ class Scheduler:
     def _admit_waiting(self, step: Step, budget: int, cap: int) -> None:
         """Rules 9 and 12: only the head of the queue is looked at, and it is never skipped."""
         config = self.config
-        while len(self.waiting) and budget > 0 and len(self.running) < self._max_running:
+        while len(self.waiting):
+            if len(self.running) >= self._max_running:
+                step.held_back = "max_num_seqs"
+                return
+            if budget <= 0:
+                step.held_back = "token_budget"
+                return
             state = self.waiting.head()
             hit = self.allocator.find_hit(state.request, state.num_tokens)
             num_new = min(state.num_tokens - hit.num_tokens, cap)
             if not config.enable_chunked_prefill and num_new > budget:
+                step.held_back = "token_budget"
                 return
             num_new = min(num_new, budget)
             num_tokens = hit.num_tokens + num_new
-            must_fit = state.num_tokens if config.scheduler_reserve_full_isl else num_tokens
+            must_fit = state.num_tokens if config.scheduler_reserve_full_isl else None
             spare = self.watermark_blocks if self.running else 0
-            if not self.allocator.admit(state.request, hit, num_tokens, must_fit, spare):
+            asked = state.request, hit, num_tokens, must_fit, spare
+            if not self.allocator.admit(*asked):
                 step.refused = state
+                step.refusal_shortfall = self.allocator.why_not_admitted(*asked)
                 return
             self.waiting.pop()
             self.running.append(state)
@@ -173,3 +198,16 @@ class Scheduler:
             done = set(sampled.finished)
             self.running = [state for state in self.running if state not in done]
         return sampled
+
+
+def check_invariants(scheduler: Scheduler) -> None:
+    """Recount invariants 1 to 13 between two decisions; raises InvariantError with the first that does not hold."""
+    scheduler.allocator.check()
+    computed = {state.request.id: state.num_computed_tokens for state in scheduler.running}
+    held = scheduler.allocator.held_tokens()
+    hold(11, computed == held, f"requests have computed {computed} tokens and hold {held}")
+    both = set(computed) & {state.request.id for state in scheduler.waiting}
+    hold(12, not both, f"requests {sorted(both)} run and wait")
+    for state in scheduler.running:
+        known = state.num_computed_tokens <= state.num_tokens < state.stop_tokens
+        hold(13, known, f"request {state.request.id}: {state.num_computed_tokens} computed, {state.num_tokens} known")

@@ -14,7 +14,7 @@ from simpy.events import EventPriority
 
 from kvsim.engine.config import EngineConfig
 from kvsim.engine.recorder import Outcome, Recorder, RejectReason
-from kvsim.engine.scheduler import Sampled, Scheduler, Step
+from kvsim.engine.scheduler import Sampled, Scheduler, Step, check_invariants
 from kvsim.engine.state import RequestState
 from kvsim.memory.allocator import Allocator
 from kvsim.workload.request import Request
@@ -41,8 +41,9 @@ class EngineEvent(simpy.Event):
 class Simulation:
     """One run over requests that come in order of arrival.
 
-    `on_step` sees every step as it is decided and `on_outputs` what its end brought, with the time. After `run`,
-    `stalled` says which request blocks the engine for ever and why, or is None.
+    `check` recounts all invariants after every step. `on_step` sees every step as it is decided and `on_outputs` what
+    its end brought, with the time. After `run`, `stalled` says which request blocks the engine for ever and why, or is
+    None.
     """
 
     def __init__(
@@ -54,6 +55,7 @@ class Simulation:
         watermark_blocks: int = 0,
         on_step: Callable[[int, Step], None] | None = None,
         on_outputs: Callable[[int, Sampled], None] | None = None,
+        check: bool = False,
         futile_cycles: int = _FUTILE_CYCLES,
     ) -> None:
         assert config.max_model_len is not None, "the caller has put in the model's own"
@@ -67,6 +69,7 @@ class Simulation:
         self._requests = requests
         self._on_step = on_step
         self._on_outputs = on_outputs
+        self._check = check
         self._futile_cycles = futile_cycles
         self._idle: EngineEvent | None = None
         self._deadlines: deque[RequestState] = deque()
@@ -132,7 +135,7 @@ class Simulation:
             return "prompt_too_long"
         if config.reject_unservable:
             longest = min(request.prompt_tokens + request.output_tokens, self.max_model_len)
-            if not self.allocator.fits_empty_pool(longest - 1):
+            if not self.allocator.fits_empty_pool(request.prompt_tokens, longest - 1):
                 return "never_fits"
         if config.max_waiting is not None and len(self.scheduler.waiting) >= config.max_waiting:
             return "queue_full"
@@ -156,6 +159,8 @@ class Simulation:
             now = self.now
             recorder.step_began(now, step)
             self._observe()
+            if self._check:
+                check_invariants(scheduler)
             if self._on_step is not None:
                 self._on_step(now, step)
             if step.preempted and not scheduler.running:
@@ -175,6 +180,8 @@ class Simulation:
                 for state in sampled.finished:
                     del self._present[state.request.id]
                 self._observe()
+            if self._check:
+                check_invariants(scheduler)
             if self._on_outputs is not None:
                 self._on_outputs(self.now, sampled)
 

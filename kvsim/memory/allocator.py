@@ -1,54 +1,93 @@
 """All that a scheduler may ask of memory, whoever manages it."""
 
-from typing import NamedTuple, Protocol
+from typing import Literal, NamedTuple, Protocol
 
 from kvsim.workload.request import Request
 
 
 class Hit(NamedTuple):
-    """What the prefix cache holds of a request: its first `num_tokens` tokens, in `blocks`."""
+    """What the prefix cache holds of a request: its first `num_tokens` tokens.
+
+    `tables` has the blocks of each group, 0 where a window no longer needs one. Where one kind of attention had
+    more than all have together, `boundary_tokens` is how much that was (rule 32), else 0.
+    """
 
     num_tokens: int
-    blocks: list[int]
-
-
-NO_HIT = Hit(0, [])
+    tables: tuple[list[int], ...]
+    boundary_tokens: int = 0
 
 
 class Occupancy(NamedTuple):
     """Levels at one instant. Blocks are usable ones: the null block is in none of these.
 
-    `live_tokens` counts written slots of allocated blocks, each physical slot once; `logical_tokens` counts
-    computed tokens of the requests that hold memory, as if nothing were shared.
+    `live_bytes` counts written slots of allocated blocks, each physical slot once; `padding_bytes` what blocks of
+    smaller groups leave empty; `logical_bytes` computed tokens of the requests that hold memory as if nothing were
+    shared or dropped; `window_saving_bytes` those of them whose blocks windows have given back.
     """
 
     allocated_blocks: int
     cached_blocks: int
     blank_blocks: int
-    live_tokens: int
-    logical_tokens: int
+    live_bytes: int
+    padding_bytes: int
+    logical_bytes: int
+    window_saving_bytes: int
+
+
+LeastChange = Literal["blocks", "gate", "watermark"]
+"""What would have let a request in: more free blocks, the first chunk alone sufficing, or no spare blocks asked for."""
+
+
+class Shortfall(NamedTuple):
+    """Why memory said no, in blocks: `need` of them against `blank` and `evictable` ones, so `missing` too few.
+
+    `slack_bytes` were allocated and not written at that moment. For an admission, need counts the spare blocks, and
+    `least_change` is the first single change that would have sufficed.
+    """
+
+    need: int
+    blank: int
+    evictable: int
+    missing: int
+    slack_bytes: int
+    least_change: LeastChange
 
 
 class Allocator(Protocol):
-    """Questions change nothing; a refused action changes nothing and returns False."""
+    """Questions change nothing; a refused action gives out nothing and returns False."""
 
-    def fits_empty_pool(self, num_tokens: int) -> bool:
-        """Whether a request alone in the engine could ever hold `num_tokens` tokens."""
+    def fits_empty_pool(self, prompt_tokens: int, num_tokens: int) -> bool:
+        """Whether a request alone in the engine could be admitted with its prompt and grow to `num_tokens`."""
         ...
 
     def find_hit(self, request: Request, num_known_tokens: int) -> Hit:
         """The longest prefix of the known tokens that is in the cache, at most all but the last token."""
         ...
 
-    def admit(self, request: Request, hit: Hit, num_tokens: int, must_fit_tokens: int, spare_blocks: int) -> bool:
+    def admit(
+        self, request: Request, hit: Hit, num_tokens: int, must_fit_tokens: int | None, spare_blocks: int
+    ) -> bool:
         """Give a request that holds nothing its hit and room for `num_tokens` tokens in all.
 
-        Refuses unless room for `must_fit_tokens` (>= num_tokens) is there and `spare_blocks` more are left.
+        Refuses unless room for that, and for `must_fit_tokens` where given, is there and leaves `spare_blocks`.
         """
         ...
 
+    def why_not_admitted(
+        self, request: Request, hit: Hit, num_tokens: int, must_fit_tokens: int | None, spare_blocks: int
+    ) -> Shortfall:
+        """Asked right after `admit` refused the same."""
+        ...
+
+    def why_not_grown(self, request: Request, num_tokens: int) -> Shortfall:
+        """Asked right after `grow` refused the same."""
+        ...
+
     def grow(self, request: Request, num_tokens: int) -> bool:
-        """Make room for `num_tokens` tokens in all, for a request that was admitted."""
+        """Make room for `num_tokens` tokens in all, for a request that was admitted.
+
+        What its windows have passed goes back to the pool first, even where there is no room.
+        """
         ...
 
     def free(self, request: Request) -> None:
@@ -56,3 +95,11 @@ class Allocator(Protocol):
         ...
 
     def occupancy(self) -> Occupancy: ...
+
+    def held_tokens(self) -> dict[int, int]:
+        """Tokens that each admitted request has room for."""
+        ...
+
+    def check(self) -> None:
+        """Recount everything from scratch; raises InvariantError with the first invariant that does not hold."""
+        ...

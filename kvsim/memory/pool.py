@@ -11,6 +11,8 @@ of *cached* blocks, oldest release first. Rule numbers are those of tests/golden
 from collections import OrderedDict
 from collections.abc import Iterator, Sequence
 
+from kvsim.invariants import hold
+
 NULL_BLOCK = 0
 """Held back from the start, never handed out, never freed (rule 22)."""
 
@@ -56,7 +58,7 @@ class BlockPool:
         return self._ref_counts[block]
 
     def find(self, keys: Sequence[int]) -> list[int]:
-        """Blocks of the leading keys that are there; of equal keys the block published first (17, 19)."""
+        """First blocks of the leading keys that are there (rule 17)."""
         blocks = []
         get = self._first_block.get
         for key in keys:
@@ -66,10 +68,17 @@ class BlockPool:
             blocks.append(block)
         return blocks
 
+    def has(self, key: int) -> bool:
+        return key in self._first_block
+
+    def first_block(self, key: int) -> int:
+        """Of the blocks that carry a key, the one published first (rule 19)."""
+        return self._first_block[key]
+
     def num_idle(self, blocks: Sequence[int]) -> int:
-        """How many of these findable blocks are in the free queue."""
+        """How many of these findable blocks are in the free queue; the null block is in no queue."""
         counts = self._ref_counts
-        return sum(not counts[block] for block in blocks)
+        return sum(not counts[block] for block in blocks if block)
 
     def take(self, num_blocks: int) -> list[int]:
         """Take blocks from the front of the queue; cached ones lose their key only now (rule 25)."""
@@ -147,20 +156,22 @@ class BlockPool:
             del self._later_blocks[key]
 
     def check(self) -> None:
-        """Recount everything from scratch."""
+        """Recount invariants 1 to 5."""
         blank, cached = set(self._blank), set(self._cached)
-        assert len(blank) == len(self._blank), "no block is blank twice"
-        assert not blank & cached, "no block is both blank and cached"
-        assert NULL_BLOCK not in blank | cached, "the null block is never free"
+        hold(1, NULL_BLOCK not in blank | cached, "the null block is free")
+        hold(1, self._ref_counts[NULL_BLOCK] == 0, "the null block is referenced")
+        hold(3, len(blank) == len(self._blank) and not blank & cached, "a block is in the free queue twice")
         for block in range(1, self.num_blocks):
             free = block in blank or block in cached
-            assert free == (self._ref_counts[block] == 0), f"block {block} is free or referenced, not both"
-            assert block not in blank or self._keys[block] is None, f"blank block {block} has no key"
-            assert block not in cached or self._keys[block] is not None, f"cached block {block} has a key"
+            hold(2, free == (self._ref_counts[block] == 0), f"block {block} is free and referenced, or neither")
+            hold(4, block not in blank or self._keys[block] is None, f"blank block {block} has a key")
+            hold(4, block not in cached or self._keys[block] is not None, f"cached block {block} has no key")
         listed = {block: key for key, block in self._first_block.items()}
         for key, later in self._later_blocks.items():
-            assert later, f"an empty list is dropped (key {key})"
-            assert key in self._first_block, f"key {key} has a first block"
+            hold(5, bool(later) and key in self._first_block, f"key {key} has later blocks only, or an empty list")
             listed.update(dict.fromkeys(later, key))
         held = {block: key for block, key in enumerate(self._keys) if key is not None}
-        assert listed == held, "every key is listed under its block and no other"
+        hold(5, listed == held, "keys are not listed under their blocks")
+
+    def key(self, block: int) -> int | None:
+        return self._keys[block]

@@ -9,6 +9,7 @@ from typing import Literal
 
 from attrs import Attribute, field, frozen, validators
 
+from kvsim.model.attention import Attention
 from kvsim.model.formats import KVDtype, entry_bytes
 
 AttentionKind = Literal["full", "mla", "sliding_window", "chunked_local", "compressed", "cross"]
@@ -78,24 +79,22 @@ class AttentionSpec:
         """Layers of one family need the same number of blocks at one block size (rule 4)."""
         return ("full" if self.kind == "mla" else self.kind, self.window)
 
+    @property
+    def attention(self) -> Attention:
+        """What the layer reaches back to among the tokens of the sequence itself."""
+        if self.kind == "sliding_window" or self.kind == "chunked_local":
+            return Attention(self.kind, self.window)
+        return Attention()
+
     def max_blocks(self, max_model_len: int, max_in_flight_tokens: int) -> int:
         """Rule 10: blocks that one request of `max_model_len` tokens can hold at any moment."""
-        if self.window is None:
-            return ceil_div(max_model_len, self.block_size)
-        if self.kind == "cross":
+        if self.kind == "cross" and self.window is not None:
             return ceil_div(self.window, self.block_size)
-        if self.kind == "chunked_local":
-            return ceil_div(min(self.window + max_in_flight_tokens, max_model_len), self.block_size)
-        # The window may start in the middle of a block, hence one more.
-        return ceil_div(min(self.window - 1 + max_in_flight_tokens, max_model_len), self.block_size) + 1
+        return self.attention.max_blocks(max_model_len, max_in_flight_tokens, self.block_size)
 
     def first_needed_token(self, num_tokens: int) -> int:
         """Index of the first token that the last of `num_tokens` tokens attends to."""
-        if self.window is None or self.kind == "cross" or num_tokens == 0:
-            return 0
-        if self.kind == "chunked_local":
-            return (num_tokens - 1) // self.window * self.window
-        return max(0, num_tokens - self.window)
+        return self.attention.first_needed_token(num_tokens)
 
     def blocks_held(self, num_tokens: int) -> int:
         """Blocks of one request just after its token number `num_tokens` was written.

@@ -7,16 +7,18 @@ import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import polars as pl
 
 from kvsim.engine.results import Results
+from kvsim.engine.scheduler import HeldBack
 from kvsim.engine.tables import MemoryShape
 from kvsim.errors import OutputError
 from kvsim.study.plots import save_memory_plot
 
-SUMMARY, TIMELINE, REQUESTS, PLOT = "summary.json", "timeline.parquet", "requests.parquet", "memory.png"
+SUMMARY, TIMELINE, REQUESTS = "summary.json", "timeline.parquet", "requests.parquet"
+PRESSURE, PLOT = "pressure.parquet", "memory.png"
 
 
 @contextmanager
@@ -54,13 +56,15 @@ def _remove_empty(directories: list[Path]) -> None:
 
 
 def write_results(results: Results, directory: Path, files: tuple[str, ...]) -> None:
-    """Write those of summary, timeline, requests and plot that are named. Equal results give equal bytes."""
+    """Write those of summary, timeline, requests, pressure and plot that are named. Equal results give equal bytes."""
     if "summary" in files:
         (directory / SUMMARY).write_text(summary_json(results), encoding="utf-8")
     if "timeline" in files:
         results.timeline.write_parquet(directory / TIMELINE)
     if "requests" in files:
         results.requests.write_parquet(directory / REQUESTS)
+    if "pressure" in files:
+        results.pressure.write_parquet(directory / PRESSURE)
     if "plot" in files:
         save_memory_plot(results, directory / PLOT)
 
@@ -74,7 +78,12 @@ def read_results(directory: Path) -> Results:
     written = _read_summary(directory / SUMMARY)
     try:
         pool = written["pool"]
-        shape = MemoryShape(pool["num_blocks"], pool["block_size_tokens"], written["geometry"]["bytes_per_token"])
+        shape = MemoryShape(
+            pool["num_blocks"],
+            pool["block_size_tokens"],
+            pool["block_bytes"],
+            written["geometry"]["bytes_per_token"],
+        )
         return Results(
             description={name: written[name] for name in DESCRIPTION},
             shape=shape,
@@ -82,6 +91,8 @@ def read_results(directory: Path) -> Results:
             num_steps=written["metrics"]["steps"],
             timeline=_read_parquet(directory / TIMELINE),
             requests=_read_parquet(directory / REQUESTS),
+            pressure=_read_parquet(directory / PRESSURE),
+            held_back_steps={cause: written["metrics"][f"held_back_by_{cause}"] for cause in get_args(HeldBack)},
             notes=tuple(written["notes"]),
             stalled=written["stalled"],
         )
@@ -109,6 +120,6 @@ def _read_parquet(path: Path) -> pl.DataFrame:
     try:
         return pl.read_parquet(path)
     except OSError as error:
-        raise OutputError(f"{path}: cannot be read: {error.strerror or error}") from None
+        raise OutputError(f"{path}: cannot be read: {error.strerror or 'No such file or directory'}") from None
     except pl.exceptions.PolarsError as error:
         raise OutputError(f"{path}: not a Parquet file that kvsim run wrote: {error}") from None

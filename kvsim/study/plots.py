@@ -109,10 +109,9 @@ def plot_memory(results: Results, *, ax: "Axes | None" = None) -> "Axes":
     for height, event in ((1.04, "refused"), (1.08, "preempted")):
         moments = columns.moments(event) / scale
         if len(moments):
-            count = int(results.timeline[event].sum())
             heights = np.full_like(moments, pool * height)
-            what = "refusals" if event == "refused" else "preemptions"
-            ax.plot(moments, heights, "|", color=_COLOURS[event], markersize=9, label=f"{what} ({count:,})")
+            label = f"{event} ({results.metrics[event]:,} requests)"
+            ax.plot(moments, heights, "|", color=_COLOURS[event], markersize=9, label=label)
     ax.set(ylabel=f"KV cache on one device ({unit})", ylim=(0, pool * 1.12), xlabel=f"time ({time_unit})")
     ax.set_xlim(0, times[-1])
     ax.legend(loc="upper center", bbox_to_anchor=(0.5, 1.11), ncols=7, frameon=False)

@@ -1,5 +1,6 @@
 """The figures of a run as a person reads them on a console."""
 
+from collections import Counter
 from typing import NamedTuple
 
 from rich.console import Group, RenderableType
@@ -30,7 +31,7 @@ def results_table(results: Results) -> RenderableType:
     for heading, rows in (
         (Row("Model and pool", "", "", ""), _model_rows(results)),
         (Row("Memory over time", "mean", "most", ""), _memory_rows(results)),
-        (Row("Requests", "", "", ""), _request_rows(results)),
+        (Row("Requests", "", "most", ""), _request_rows(results)),
     ):
         table.add_row(*(Text(cell, style="bold") for cell in heading))
         for row in rows:
@@ -44,22 +45,34 @@ def _model_rows(results: Results) -> list[Row]:
     geometry = results.description["geometry"]
     usable = shape.num_blocks - 1
     times_the_pool = results.worst_case_bytes / shape.pool_bytes
+    devices = geometry["num_devices"]
+    groups = geometry["groups"]
+    tokens = f" = {usable * shape.block_size:,} tokens" if len(groups) == 1 else ""
+    each = "" if devices == 1 else f" on each of {devices:,} devices"
     return [
-        Row("bytes per token", f"{shape.token_bytes:,} B", "", f"{geometry['name']}: {geometry['formula']}"),
-        Row("block", format_bytes(shape.block_bytes), "", f"{shape.block_size:,} tokens"),
+        Row("bytes per token", f"{shape.token_bytes:,} B", "", f"{geometry['name']}{each}: {geometry['formula']}"),
+        Row("block", format_bytes(shape.block_bytes), "", f"{shape.block_size:,} tokens{_of_groups(results)}"),
         Row(
             "pool",
             format_bytes(shape.pool_bytes),
             "",
-            f"{usable:,} blocks = {usable * shape.block_size:,} tokens, after the null block",
+            f"{usable:,} blocks{tokens}{each}, after the null block",
         ),
         Row(
             "worst case",
             format_bytes(results.worst_case_bytes),
             "",
-            f"max_num_seqs x max_model_len: {times_the_pool:,.2f} x the pool",
+            f"max_num_seqs requests of max_model_len tokens: {times_the_pool:,.2f} x the pool",
         ),
     ]
+
+
+def _of_groups(results: Results) -> str:
+    """How many groups of layers draw blocks from the pool, where it is more than one."""
+    counts = Counter(group["kind"].replace("_", " ") for group in results.description["geometry"]["groups"])
+    if counts.total() == 1:
+        return ""
+    return " in one of " + " and ".join(f"{count} {kind}" for kind, count in counts.items()) + " groups of layers"
 
 
 def _memory_rows(results: Results) -> list[Row]:
@@ -67,11 +80,14 @@ def _memory_rows(results: Results) -> list[Row]:
     meanings = {
         "allocated": "in blocks that requests hold",
         "live": "written tokens in them, each slot once",
-        "slack": "allocated and not written: tails of last blocks",
+        "slack": "allocated and not written",
+        "padding": "slack in blocks of groups with fewer layers",
         "cached": "held by nobody, kept for prefix hits",
-        "logical": "computed tokens as if nothing were shared",
-        "shared_saving": "logical - live",
+        "logical": "computed tokens as if nothing were shared or dropped",
+        "window_saving": "dropped by windows",
+        "shared_saving": "held once for several requests",
     }
+    only_hybrid = {"padding", "window_saving"}
     levels = [
         Row(
             level.replace("_", " "),
@@ -80,6 +96,7 @@ def _memory_rows(results: Results) -> list[Row]:
             meaning,
         )
         for level, meaning in meanings.items()
+        if level not in only_hybrid or metrics[f"{level}_peak_bytes"]
     ]
     return [
         *levels,
@@ -108,16 +125,16 @@ def _request_rows(results: Results) -> list[Row]:
         "queue full": metrics["rejected_queue_full"],
     }
     why_rejected = ", ".join(f"{reason}: {count:,}" for reason, count in reasons.items() if count)
+    lengths = f"{metrics['prompt_mean_tokens']:,.0f} prompt and {metrics['output_mean_tokens']:,.0f} output tokens"
     rows = [
-        _counted("arrived", metrics["requests"], f"in {_time(metrics['duration_ns'])}, {metrics['steps']:,} steps"),
+        _counted("arrived", metrics["requests"], f"{lengths} on average"),
         _counted("finished", metrics["finished"], "with their whole output"),
         _counted("cut", metrics["cut"], "ended at max_model_len"),
         _counted("rejected", metrics["rejected"], why_rejected or "turned away on arrival"),
         _counted(
             "refused",
             metrics["refused"],
-            f"by memory at the head of the queue, {metrics['refusals']:,} times; blocked for "
-            f"{_time(metrics['blocked_ns'])} in all",
+            f"by memory at the head of the queue, which it blocked for {_time(metrics['blocked_ns'])} in all",
         ),
         _counted("timed out", metrics["timed_out"], "waited too long for admission"),
         _counted("aborted", metrics["aborted"], "their clients hung up"),
@@ -125,7 +142,7 @@ def _request_rows(results: Results) -> list[Row]:
         _counted(
             "preempted",
             metrics["preempted"],
-            f"{metrics['preemptions']:,} times; {metrics['recomputed_tokens']:,} tokens computed again",
+            f"preemptions: {metrics['preemptions']:,}; tokens computed again: {metrics['recomputed_tokens']:,}",
         ),
         Row(
             "prefix hits",
@@ -137,8 +154,9 @@ def _request_rows(results: Results) -> list[Row]:
             "waiting time",
             _time(metrics["waited_mean_ns"]),
             _time(metrics["waited_max_ns"]),
-            f"to admission; median {_time(metrics['waited_p50_ns'])}, 99 % {_time(metrics['waited_p99_ns'])}",
+            f"of the admitted; median {_time(metrics['waited_p50_ns'])}, 99 % {_time(metrics['waited_p99_ns'])}",
         ),
+        Row("simulated", _time(metrics["duration_ns"]), "", f"{metrics['steps']:,} engine steps"),
     ]
     rare = {"cut", "aborted", "unfinished"}
     return [row for row in rows if row.name not in rare or row.figure != "0"]

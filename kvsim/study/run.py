@@ -11,13 +11,20 @@ from attrs import evolve, frozen
 from kvsim import __version__
 from kvsim.engine.config import EngineConfig
 from kvsim.engine.results import Results
+from kvsim.engine.rules import ENGINE_RULES
 from kvsim.engine.scheduler import Sampled
 from kvsim.engine.simulation import Simulation
-from kvsim.engine.tables import MemoryShape, requests_frame, timeline_frame
+from kvsim.engine.tables import MemoryShape, pressure_frame, requests_frame, timeline_frame
 from kvsim.errors import ModelError, ScenarioError, UnsupportedModelError
+from kvsim.memory.groups import LayerGroup
 from kvsim.memory.paged import PagedAllocator
 from kvsim.model.catalogue import load_geometry
+from kvsim.model.deployment import Deployment, place_caches
 from kvsim.model.geometry import ModelGeometry, uniform_geometry
+from kvsim.model.groups import bytes_per_block
+from kvsim.model.plan import KVCachePlan, Worker, lay_out, num_blocks_of
+from kvsim.model.specs import AttentionSpec, MambaSpec
+from kvsim.study.notes import notes_on
 from kvsim.study.scenario import MAX_BLOCKS, Scenario, scenario_dict
 from kvsim.units import format_bytes
 from kvsim.workload.request import Request
@@ -29,11 +36,14 @@ Progress = Callable[[int, int | None], None]
 
 @frozen
 class Plan:
-    """A scenario worked out: what a token takes, how large the pool is, what the engine is told."""
+    """A scenario worked out: the layers and their blocks on the device that fills first, what the engine is told."""
 
     geometry: ModelGeometry
     token_formula: str
     shape: MemoryShape
+    groups: tuple[LayerGroup, ...]
+    worst_case_bytes: int
+    num_devices: int
     engine: EngineConfig
     max_model_len: int
     notes: tuple[str, ...]
@@ -44,33 +54,48 @@ def plan(scenario: Scenario) -> Plan:
     try:
         geometry = _geometry(scenario)
         max_model_len = _max_model_len(scenario, geometry)
-        _refuse_what_is_not_simulated(geometry, max_model_len)
+        blocks, worker = _lay_out(scenario, geometry, max_model_len)
         model = scenario.model
-        ranks = (model.kv_dtype, model.tensor_parallel, model.pipeline_parallel)
-        token_bytes, formula = geometry.bytes_per_token(*ranks), geometry.formula(*ranks)
+        formula = geometry.formula(model.kv_dtype, model.tensor_parallel, model.pipeline_parallel)
     except ModelError as error:
         raise ScenarioError(scenario.source, [f"model: {error}"]) from None
-    shape = _memory_shape(scenario, token_bytes)
-    engine = evolve(scenario.engine, max_model_len=max_model_len)
-    notes = tuple(_notes(scenario, geometry, shape, max_model_len))
-    return Plan(geometry, formula, shape, engine, max_model_len, notes)
+    groups = _layer_groups(scenario, geometry, blocks, worker)
+    block_bytes = bytes_per_block(blocks.groups, worker.layers)
+    shape = MemoryShape(
+        _num_blocks(scenario, blocks.num_blocks, block_bytes),
+        scenario.memory.block_size,
+        block_bytes,
+        sum(group.token_bytes for group in groups),
+    )
+    return Plan(
+        geometry=geometry,
+        token_formula=formula,
+        shape=shape,
+        groups=groups,
+        worst_case_bytes=scenario.engine.max_num_seqs * blocks.blocks_per_request * block_bytes,
+        num_devices=scenario.model.tensor_parallel * scenario.model.pipeline_parallel,
+        engine=evolve(scenario.engine, max_model_len=max_model_len),
+        max_model_len=max_model_len,
+        notes=tuple(notes_on(scenario, geometry, shape, max_model_len, blocks, worker)),
+    )
 
 
-def simulate(scenario: Scenario, *, on_progress: Progress | None = None) -> Results:
-    """Run a scenario to its end.
+def simulate(scenario: Scenario, *, check: bool = False, on_progress: Progress | None = None) -> Results:
+    """Run a scenario to its end; `check` recounts all of memory and the queues after every step.
 
     Raises ScenarioError for a scenario that does not hold together, TraceError for a trace that cannot be used,
-    ModelError for a model that cannot be.
+    ModelError for a model that cannot be, InvariantError where a recount finds kvsim wrong.
     """
     planned = plan(scenario)
     memory, shape = scenario.memory, planned.shape
     try:
         simulation = Simulation(
             planned.engine,
-            PagedAllocator(shape.num_blocks, shape.block_size, memory.prefix_sharing),
+            _allocator(scenario, planned),
             _first_checked(scenario),
             watermark_blocks=int(memory.watermark * shape.num_blocks),
             on_outputs=_progress_hook(scenario, on_progress),
+            check=check,
         )
         recorder = simulation.run()
     except OverflowError:
@@ -81,12 +106,28 @@ def simulate(scenario: Scenario, *, on_progress: Progress | None = None) -> Resu
     return Results(
         description=_describe(scenario, planned),
         shape=shape,
-        worst_case_bytes=planned.engine.max_num_seqs * planned.max_model_len * shape.token_bytes,
+        worst_case_bytes=planned.worst_case_bytes,
         num_steps=recorder.num_steps,
+        held_back_steps=recorder.held_back_steps,
         timeline=timeline_frame(recorder, shape),
         requests=requests_frame(recorder),
+        pressure=pressure_frame(recorder),
         notes=planned.notes,
         stalled=simulation.stalled,
+    )
+
+
+def _allocator(scenario: Scenario, planned: Plan) -> PagedAllocator:
+    memory, shape = scenario.memory, planned.shape
+    return PagedAllocator(
+        shape.num_blocks,
+        shape.block_size,
+        memory.prefix_sharing,
+        groups=planned.groups,
+        block_bytes=shape.block_bytes,
+        max_num_batched_tokens=planned.engine.max_num_batched_tokens,
+        max_model_len=planned.max_model_len,
+        retention_interval=memory.retention_interval,
     )
 
 
@@ -119,35 +160,70 @@ def _max_model_len(scenario: Scenario, geometry: ModelGeometry) -> int:
     return max_model_len
 
 
-def _refuse_what_is_not_simulated(geometry: ModelGeometry, max_model_len: int) -> None:
-    """Every layer must keep every token, so that all layers share one block table.
+def _lay_out(scenario: Scenario, geometry: ModelGeometry, max_model_len: int) -> tuple[KVCachePlan, Worker]:
+    """The blocks that the engine makes of the memory, and the device that has the fewest."""
+    model, memory = scenario.model, scenario.memory
+    deployment = Deployment(
+        kv_dtype=model.kv_dtype,
+        engine=ENGINE_RULES[scenario.engine.rules].sizing,
+        block_size=memory.block_size,
+        tensor_parallel=model.tensor_parallel,
+        pipeline_parallel=model.pipeline_parallel,
+        max_num_batched_tokens=scenario.engine.max_num_batched_tokens,
+    )
+    placed = place_caches(geometry, deployment, max_model_len)
+    if not placed.specs:
+        raise UnsupportedModelError(f"{geometry.name} keeps no KV cache: nothing to simulate")
+    workers = placed.workers([memory.budget or 0])
+    options = evolve(deployment.cache_options(max_model_len), num_gpu_blocks_override=memory.num_blocks)
+    blocks = lay_out(placed.specs, workers, options, deployment.rules)
 
-    A window that no request outgrows keeps every token as well.
-    """
-    for cache in geometry.caches():
-        endless = cache.window is not None and cache.window >= max_model_len
-        simulated = endless or cache.kind in ("full", "mla", "index", "shared", "none")
-        if not simulated or cache.tokens_per_entry > 1:
-            raise UnsupportedModelError(
-                f"{geometry.name} has {cache.kind.replace('_', ' ')} layers; only models whose layers keep every "
-                "token can be simulated so far"
+    def fills_first(worker: Worker) -> tuple[int, int]:
+        return num_blocks_of(blocks.groups, worker, options), -bytes_per_block(blocks.groups, worker.layers)
+
+    return blocks, min(workers, key=fills_first)
+
+
+def _layer_groups(
+    scenario: Scenario, geometry: ModelGeometry, blocks: KVCachePlan, worker: Worker
+) -> tuple[LayerGroup, ...]:
+    """The engine's groups as the allocator counts them; raises ScenarioError for what is not simulated."""
+    groups = []
+    for group in blocks.groups:
+        spec = group.specs[0]
+        if not isinstance(spec, AttentionSpec) or spec.kind in ("compressed", "cross"):
+            kind = "recurrent" if isinstance(spec, MambaSpec) else spec.kind
+            raise ScenarioError(
+                scenario.source,
+                [f"model: {geometry.name} has {kind} layers, which can be sized but not simulated so far"],
             )
+        if group.block_size != scenario.memory.block_size:
+            raise ScenarioError(
+                scenario.source,
+                [
+                    f"model: {geometry.name} has layers of different widths, to which the engine gives blocks of "
+                    f"{group.block_size} and {scenario.memory.block_size} tokens; they can be sized but not simulated "
+                    "so far"
+                ],
+            )
+        token_bytes = sum(
+            spec.entry_bytes
+            for layer, spec in zip(group.layers, group.specs, strict=True)
+            if isinstance(spec, AttentionSpec) and layer in worker.layers
+        )
+        groups.append(LayerGroup(spec.attention, token_bytes))
+    return tuple(groups)
 
 
-def _memory_shape(scenario: Scenario, token_bytes: int) -> MemoryShape:
+def _num_blocks(scenario: Scenario, num_blocks: int, block_bytes: int) -> int:
     """Blocks = floor(budget / block bytes), the null block included (sizing rule 9)."""
-    memory = scenario.memory
-    block_bytes = memory.block_size * token_bytes
-    if memory.num_blocks is not None:
-        return MemoryShape(memory.num_blocks, memory.block_size, token_bytes)
-    assert memory.budget is not None, "the table is consistent"
-    num_blocks = memory.budget // block_bytes
-    if num_blocks < 2:
+    budget = scenario.memory.budget
+    if budget is not None and num_blocks < 2:
         raise ScenarioError(
             scenario.source,
             [
                 f"memory.budget must hold at least two blocks of {format_bytes(block_bytes)}, as the engine keeps "
-                f"one, got {format_bytes(memory.budget)}"
+                f"one, got {format_bytes(budget)}"
             ],
         )
     if num_blocks > MAX_BLOCKS:
@@ -155,7 +231,7 @@ def _memory_shape(scenario: Scenario, token_bytes: int) -> MemoryShape:
             scenario.source,
             [f"memory.budget must not hold more than {MAX_BLOCKS:,} blocks, got {num_blocks:,}: raise block_size"],
         )
-    return MemoryShape(num_blocks, memory.block_size, token_bytes)
+    return num_blocks
 
 
 def _requests(scenario: Scenario) -> Iterator[Request]:
@@ -172,31 +248,6 @@ def _first_checked(scenario: Scenario) -> Iterator[Request]:
     if first is None:
         raise ScenarioError(scenario.source, ["workload.duration must last until the first request arrives"])
     return chain([first], requests)
-
-
-def _notes(scenario: Scenario, geometry: ModelGeometry, shape: MemoryShape, max_model_len: int) -> Iterator[str]:
-    """What a reader of the results should know, a sentence each."""
-    yield from geometry.assumptions
-    longest_blocks = -(-max_model_len // shape.block_size)
-    needed = longest_blocks * shape.block_bytes
-    available = scenario.memory.budget or shape.num_blocks * shape.block_bytes
-    if needed > available - shape.block_bytes:
-        yield (
-            f"The real engine would refuse to start: one request of max_model_len = {max_model_len:,} tokens needs "
-            f"{format_bytes(needed)}, which is {format_bytes(needed + shape.block_bytes - available)} more than "
-            "there is beside the null block."
-        )
-    if geometry.max_model_len is not None and max_model_len > geometry.max_model_len:
-        yield (
-            f"max_model_len = {max_model_len:,} is longer than the {geometry.max_model_len:,} positions that the "
-            "model's config states."
-        )
-    workload = scenario.workload
-    if scenario.memory.prefix_sharing and isinstance(workload, Trace) and not workload.has_content:
-        yield (
-            f"The trace format {workload.format} does not say what prompts contain: they are taken to share "
-            "nothing, so prefix sharing finds nothing."
-        )
 
 
 def _progress_hook(scenario: Scenario, on_progress: Progress | None) -> Callable[[int, Sampled], None] | None:
@@ -233,6 +284,16 @@ def _describe(scenario: Scenario, planned: Plan) -> dict[str, Any]:
             "bytes_per_token": shape.token_bytes,
             "formula": planned.token_formula,
             "max_model_len": planned.max_model_len,
+            "num_devices": planned.num_devices,
+            "groups": [
+                {
+                    "kind": group.attention.kind,
+                    "window": group.attention.window,
+                    "bytes_per_token": group.token_bytes,
+                    "padding_bytes_per_block": shape.block_bytes - shape.block_size * group.token_bytes,
+                }
+                for group in planned.groups
+            ],
         },
         "pool": {
             "num_blocks": shape.num_blocks,

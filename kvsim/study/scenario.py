@@ -1,7 +1,7 @@
 """The scenario file: one question in TOML, one frozen class a table, every problem reported at once."""
 
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, Literal
 
@@ -20,7 +20,7 @@ MAX_BLOCKS = 2**24
 
 _NOT_IN_FILE = {"in_file": False}
 
-OutputFile = Literal["summary", "timeline", "requests", "plot"]
+OutputFile = Literal["summary", "timeline", "requests", "pressure", "plot"]
 Workload = Poisson | Gamma | Constant | Trace
 
 WORKLOADS: dict[str, type[Workload]] = {**ARRIVALS, "trace": Trace}
@@ -52,13 +52,23 @@ class ModelTable(Consistent):
 
 @frozen(kw_only=True)
 class MemoryTable(Consistent):
-    """[memory]: bytes for KV on each device, or the number of blocks (the null block included) itself."""
+    """[memory]: bytes for KV on each device, or the number of blocks (the null block included) itself.
+
+    `prefix_cache_retention` says which blocks of sliding windows can be found again: those before the positions
+    that a later request can resume at, as vLLM does by default, or all full ones.
+    """
 
     budget: int | None = field(default=None, validator=validators.optional(at_least(1)), metadata=BYTES)
     num_blocks: int | None = field(default=None, validator=validators.optional(between(2, MAX_BLOCKS)))
     block_size: int = field(default=16, validator=token_count)
     prefix_sharing: bool = True
     watermark: float = field(default=0.0, validator=between(0, 1))
+    prefix_cache_retention: Literal["boundaries", "all"] = "boundaries"
+
+    @property
+    def retention_interval(self) -> int | None:
+        """vLLM's prefix_cache_retention_interval: 0 or None."""
+        return 0 if self.prefix_cache_retention == "boundaries" else None
 
     @staticmethod
     def contradictions(values: Mapping[str, Any]) -> list[str]:
@@ -71,7 +81,7 @@ class MemoryTable(Consistent):
 class StudyTable:
     """[study]: which files a run writes."""
 
-    write: tuple[OutputFile, ...] = ("summary", "timeline", "requests", "plot")
+    write: tuple[OutputFile, ...] = ("summary", "timeline", "requests", "pressure", "plot")
 
 
 @frozen(kw_only=True)
@@ -110,14 +120,14 @@ class Scenario(Consistent):
         return sentences
 
 
-def load_scenario(path: str | Path, overrides: tuple[str, ...] = ()) -> Scenario:
-    """Read a scenario file, with `table.key=value` overrides, which are checked in the same way.
+def load_scenario(path: str | Path, overrides: str | Iterable[str] = ()) -> Scenario:
+    """Read a scenario file, with one or several `table.key=value` overrides, which are checked in the same way.
 
     Raises ScenarioError with all problems of the file.
     """
     path = Path(path)
     table = _read_toml(path)
-    for override in overrides:
+    for override in [overrides] if isinstance(overrides, str) else overrides:
         _override(table, override)
     try:
         scenario = TableReader(WORKLOADS, LENGTHS).read(table, Scenario)
@@ -147,7 +157,7 @@ def _override(table: dict[str, Any], override: str) -> None:
     name, equals, text = override.partition("=")
     *parents, key = name.strip().split(".")
     if not equals or not key:
-        raise ScenarioError("--set", [f"must be table.key=value, got {override!r}"])
+        raise ScenarioError("--set", [f"must be key=value or table.key=value, got {override!r}"])
     for parent in parents:
         table = table.setdefault(parent, {})
         if not isinstance(table, dict):

@@ -18,7 +18,7 @@ from typing import IO, Any, NamedTuple, NoReturn
 from attrs import field, frozen, validators
 
 from kvsim.errors import TraceError
-from kvsim.rules import MAX_TOKENS, at_least, more_than_zero, not_blank
+from kvsim.rules import MAX_TOKENS, at_least, more_than_zero, not_blank, one_of
 from kvsim.workload.request import Request, Span, make_request
 
 MOONCAKE_BLOCK_TOKENS = 512
@@ -81,6 +81,8 @@ def read_azure(lines: Lines) -> Iterator[Row]:
     columns = {}
     for name in ("TIMESTAMP", "ContextTokens", "GeneratedTokens"):
         if name not in header:
+            if header[:1] and header[0].lstrip().startswith("{"):
+                lines.refuse("must be CSV with a header, got JSON: is the format mooncake?")
             lines.refuse(f"column {name} is missing, found {', '.join(header) or 'none'}")
         columns[name] = header.index(name)
     time, prompt, output = columns.values()
@@ -111,7 +113,8 @@ def read_mooncake(lines: Lines) -> Iterator[Row]:
         try:
             record = json.loads(line)
         except json.JSONDecodeError as error:
-            lines.refuse(f"not JSON: {error.msg}")
+            hint = ": is the format azure?" if line.startswith("TIMESTAMP") else ""
+            lines.refuse(f"not JSON: {error.msg}{hint}")
         except (ValueError, RecursionError):
             lines.refuse("not JSON that can be read: a number too long or nested too deep")
         if not isinstance(record, dict):
@@ -170,7 +173,7 @@ class Trace:
     """A replay of a trace file at its own times divided by `speedup`, of all its rows or the first `limit`."""
 
     path: str = field(validator=not_blank)
-    format: str = field(validator=validators.in_(tuple(READERS)))
+    format: str = field(validator=one_of(READERS))
     speedup: float = field(default=1.0, validator=more_than_zero(1_000_000))
     limit: int | None = field(default=None, validator=validators.optional(at_least(1)))
 

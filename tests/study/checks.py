@@ -16,7 +16,9 @@ def check_conservation(results: Results) -> None:
         slack=(
             pl.sum_horizontal("tail_bytes", "reserved_bytes", "unused_bytes", "padding_bytes") == pl.col("slack_bytes")
         ).all(),
-        logical=(pl.col("logical_bytes") - pl.col("live_bytes") == pl.col("shared_saving_bytes")).all(),
+        logical=(
+            pl.sum_horizontal("live_bytes", "window_saving_bytes", "shared_saving_bytes") == pl.col("logical_bytes")
+        ).all(),
         time=(pl.col("time_ns").diff().drop_nulls() > 0).all(),
     ).row(0, named=True)
     assert rows == dict.fromkeys(rows, True)
@@ -30,6 +32,11 @@ def check_conservation(results: Results) -> None:
     assert sum(int(results.metrics[outcome] or 0) for outcome in OUTCOMES) == requests.height
     finished = requests.filter(pl.col("outcome") == "finished")
     assert (finished["generated_tokens"] == finished["output_tokens"]).all()
+
+    # At most one request is blocked at a time, and only while it waits.
+    head_refused = timeline.filter(pl.col("waiting") > 0).height
+    assert requests["blocked_ns"].sum() <= timeline["time_ns"][-1] if head_refused else True
+    assert (requests.filter(pl.col("refusals") == 0)["blocked_ns"] == 0).all()
 
     events = timeline.select("arrived", "admitted", "preempted", "refused", "finished").sum().row(0, named=True)
     assert events["arrived"] == requests.height

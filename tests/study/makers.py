@@ -26,6 +26,7 @@ output = { kind = "uniform", min = 1, max = 20 }
 max_num_seqs = 8
 max_num_batched_tokens = 64
 max_model_len = 128
+latency = { base = "9 ms" }
 """
 
 TINY_TRACE = """
@@ -47,6 +48,7 @@ format = "azure"
 
 [engine]
 max_model_len = 128
+latency = { base = "9 ms" }
 """
 
 AZURE_ROWS = """TIMESTAMP,ContextTokens,GeneratedTokens\r

@@ -81,6 +81,7 @@ def test_columns_and_types_of_the_tables(results: Results, tmp_path: Path) -> No
         "cached_bytes",
         "blank_bytes",
         "logical_bytes",
+        "window_saving_bytes",
         "shared_saving_bytes",
         "running",
         "waiting",

@@ -49,8 +49,8 @@ def test_a_long_run_is_drawn_by_columns_that_keep_mean_and_peak(long: Results) -
 def test_refusals_and_preemptions_are_marked_and_counted(short: Results) -> None:
     labels = [text.get_text() for text in plot_memory(short).get_legend().get_texts()]
     assert short.metrics["preemptions"]
-    assert f"refusals ({short.metrics['refusals']:,})" in labels
-    assert f"preemptions ({short.metrics['preemptions']:,})" in labels
+    assert f"refused ({short.metrics['refused']:,} requests)" in labels
+    assert f"preempted ({short.metrics['preempted']:,} requests)" in labels
     assert f"slack ({short.metrics['slack_share']:.2%} of allocated)" in labels
 
 

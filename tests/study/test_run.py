@@ -180,8 +180,9 @@ def test_trace_without_content_shares_nothing_and_says_so(tmp_path: Path) -> Non
 def test_an_engine_that_would_not_start_is_said_in_one_line(tmp_path: Path) -> None:
     assert run(tmp_path, "memory.num_blocks=33").notes == ()
     (note,) = run(tmp_path, "memory.num_blocks=32").notes
-    assert note.startswith(
-        "The real engine would refuse to start: one request of max_model_len = 128 tokens needs 4 KiB"
+    assert note == (
+        "The real engine would refuse to start: one request of max_model_len = 128 tokens needs 128 B more than there "
+        "is beside the null block."
     )
 
 
@@ -199,7 +200,12 @@ def test_an_engine_that_would_not_start_is_said_in_one_line(tmp_path: Path) -> N
         (("engine.max_model_len=",), "engine.max_model_len is missing, and the model does not say its longest length"),
         (("model={config='llama-3.1-8c'}",), None),
         (("model={config='none.json'}",), None),
-        (("model={config='gemma-3-1b'}", "engine.max_model_len=1024"), None),
+        (
+            ("model={config='jamba-v0.1'}",),
+            "model: jamba-v0.1 has recurrent layers, which can be sized but not simulated so far",
+        ),
+        (("model={config='gemma-4-26b-a4b'}",), None),
+        (("model={config='rwkv-5-world-3b'}",), None),
         (("model={config='qwen2.5-7b',tensor_parallel=8}",), None),
         (
             ("workload.num_requests=", "workload.duration=1 ns"),
@@ -221,6 +227,50 @@ def test_an_empty_trace_is_refused(tmp_path: Path) -> None:
     (tmp_path / "trace.csv").write_text("TIMESTAMP,ContextTokens,GeneratedTokens\n")
     with pytest.raises(TraceError, match="has no requests"):
         simulate(load_scenario(path))
+
+
+def test_a_hybrid_model_runs_in_the_engine_s_groups(tmp_path: Path) -> None:
+    """Gemma-3-1B: 4 full and 22 sliding layers of 1,024 bytes a token make groups of 4, two of them a layer short."""
+    results = run(
+        tmp_path,
+        "model={config='gemma-3-1b'}",
+        "memory={budget='32 MiB',block_size=16}",
+        "workload={kind='constant',rate=1,num_requests=1,prompt={kind='fixed',value=700},output={kind='fixed',value=100}}",
+        "engine={max_model_len=1024,max_num_batched_tokens=256}",
+    )
+    check_conservation(results)
+    groups = results.description["geometry"]["groups"]
+    assert [(group["kind"], group["window"], group["bytes_per_token"]) for group in groups] == [
+        ("sliding_window", 512, 4096),
+        ("sliding_window", 512, 4096),
+        ("sliding_window", 512, 4096),
+        ("sliding_window", 512, 4096),
+        ("sliding_window", 512, 3072),
+        ("sliding_window", 512, 3072),
+        ("full", None, 4096),
+    ]
+    assert results.shape.block_bytes == 16 * 4096
+    assert sum(group["padding_bytes_per_block"] for group in groups) == 2 * 16 * 1024
+    peak = results.timeline.sort("logical_bytes").row(-1, named=True)
+    # At 799 computed tokens each windowed group has dropped the 17 whole blocks below token 799 - 1 - 512 + 1.
+    assert peak["logical_bytes"] == 799 * 26 * 1024
+    assert peak["window_saving_bytes"] == 17 * 16 * 22 * 1024
+    assert peak["allocated_bytes"] == (50 + 6 * (50 - 17)) * 16 * 4096
+    assert peak["padding_bytes"] == 2 * (50 - 17) * 16 * 1024
+    assert peak["tail_bytes"] == 26 * 1024
+
+
+def test_default_step_times_are_said_to_be_those_of_another_model(tmp_path: Path) -> None:
+    (note,) = run(tmp_path, "engine.latency=").notes
+    assert note.startswith("Step times are the defaults, those of an 8B-class model")
+    assert run(tmp_path).notes == ()
+
+
+def test_priorities_that_do_nothing_are_said(tmp_path: Path) -> None:
+    (note,) = run(tmp_path, "engine.policy=priority").notes
+    assert "all requests are equally urgent" in note
+    (note,) = run(tmp_path, "workload.priority={kind='uniform',min=1,max=2}").notes
+    assert "priorities change nothing" in note
 
 
 def test_max_model_len_comes_from_the_model(tmp_path: Path) -> None:

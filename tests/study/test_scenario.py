@@ -27,7 +27,7 @@ def test_every_table_becomes_its_class(tmp_path: Path) -> None:
     assert scenario.workload.prompt == Uniform(1, 30)
     assert scenario.memory.block_size == 4
     assert scenario.engine.max_num_seqs == 8
-    assert scenario.engine.latency == LatencyModel()
+    assert scenario.engine.latency == LatencyModel(base=9_000_000)
 
 
 def test_trace_workload(tmp_path: Path) -> None:
@@ -42,14 +42,14 @@ def test_sizes_and_times_carry_units(tmp_path: Path) -> None:
             "memory.num_blocks=",
             "memory.budget=1.5 MiB",
             "engine.timeout=2.5 s",
-            "engine.latency.base=9 ms",
+            "engine.latency.base=7 ms",
             "engine.latency.per_context_token=3 ns",
             "workload.duration=2 min",
         ),
     )
     assert scenario.memory.budget == 1_572_864
     assert scenario.engine.timeout == 2_500_000_000
-    assert scenario.engine.latency.base == 9_000_000
+    assert scenario.engine.latency.base == 7_000_000
     assert scenario.engine.latency.per_context_token == 3
     assert scenario.workload.duration == 120 * 10**9  # type: ignore[union-attr]
 
@@ -181,7 +181,7 @@ def test_a_message_names_the_file(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("override", ["memory.block_size", "=3", "memory.=3"])
 def test_an_override_is_a_key_and_a_value(tmp_path: Path, override: str) -> None:
-    assert problems(write_scenario(tmp_path), override) == [f"must be table.key=value, got {override!r}"]
+    assert problems(write_scenario(tmp_path), override) == [f"must be key=value or table.key=value, got {override!r}"]
 
 
 def test_an_override_cannot_go_below_a_value(tmp_path: Path) -> None:
@@ -215,8 +215,14 @@ def test_the_tables_come_back_with_defaults_filled_in(tmp_path: Path) -> None:
         "num_requests": 40,
         "rate": 100.0,
     }
-    assert tables["memory"] == {"num_blocks": 33, "block_size": 4, "prefix_sharing": True, "watermark": 0.0}
-    assert tables["engine"]["latency"]["base"] == 8_000_000
+    assert tables["memory"] == {
+        "num_blocks": 33,
+        "block_size": 4,
+        "prefix_sharing": True,
+        "watermark": 0.0,
+        "prefix_cache_retention": "boundaries",
+    }
+    assert tables["engine"]["latency"]["base"] == 9_000_000
     assert "base" not in tables
 
 

@@ -1,0 +1,24 @@
+"""What always holds between two decisions, numbered, so that a recount can name what broke.
+
+ 1  block 0 is never free and never in use
+ 2  every other block is either free or referenced
+ 3  no block is in the free queue twice
+ 4  a blank block has no key, a cached one has
+ 5  every key is listed under its blocks and no other
+ 6  reference counts agree with the block tables
+ 7  a table has as many blocks as its tokens need, null where a window has passed, and no two groups share one
+ 8  a block that was published and is in use carries the key of its content
+ 9  live and padding bytes agree with the tables
+10  logical and window-saving bytes agree with the tables
+11  the requests that hold memory are those that run, and hold what they have computed
+12  no request runs and waits at once
+13  what a request has computed, it knows, and it has not passed its end
+"""
+
+from kvsim.errors import InvariantError
+
+
+def hold(number: int, condition: bool, sentence: str) -> None:
+    """Raises InvariantError if the condition is false."""
+    if not condition:
+        raise InvariantError(number, sentence)

@@ -1,0 +1,70 @@
+"""What a reader of the results should know, a sentence each."""
+
+from collections.abc import Iterator
+
+from attrs import evolve
+
+from kvsim.engine.latency import LatencyModel
+from kvsim.engine.tables import MemoryShape
+from kvsim.model.geometry import ModelGeometry
+from kvsim.model.plan import KVCachePlan, Worker, missing_bytes
+from kvsim.study.scenario import Scenario
+from kvsim.units import format_bytes
+from kvsim.workload.traces import Trace
+
+DEFAULT_TOKEN_BYTES = 131_072
+"""What a token takes in the model that the default step times stand for."""
+
+
+def notes_on(
+    scenario: Scenario,
+    geometry: ModelGeometry,
+    shape: MemoryShape,
+    max_model_len: int,
+    blocks: KVCachePlan,
+    worker: Worker,
+) -> Iterator[str]:
+    """Assumptions, and where the scenario differs from what an engine would do or a user may expect."""
+    yield from geometry.assumptions
+    yield from _on_lengths(geometry, max_model_len, blocks, worker)
+    yield from _on_step_times(scenario, shape)
+    yield from _on_workload(scenario)
+
+
+def _on_lengths(geometry: ModelGeometry, max_model_len: int, blocks: KVCachePlan, worker: Worker) -> Iterator[str]:
+    missing = missing_bytes(blocks.groups, worker, evolve(blocks.options, max_model_len=max_model_len), blocks.rules)
+    if missing > 0:
+        yield (
+            f"The real engine would refuse to start: one request of max_model_len = {max_model_len:,} tokens needs "
+            f"{format_bytes(missing)} more than there is beside the null block."
+        )
+    if geometry.max_model_len is not None and max_model_len > geometry.max_model_len:
+        yield (
+            f"max_model_len = {max_model_len:,} is longer than the {geometry.max_model_len:,} positions that the "
+            "model's config states."
+        )
+
+
+def _on_step_times(scenario: Scenario, shape: MemoryShape) -> Iterator[str]:
+    model = scenario.model
+    parallel = model.tensor_parallel * model.pipeline_parallel > 1
+    if scenario.engine.latency == LatencyModel() and (parallel or shape.token_bytes != DEFAULT_TOKEN_BYTES):
+        yield (
+            "Step times are the defaults, those of an 8B-class model in bf16 on one H100; for this model set "
+            "engine.latency, as waiting, refusals and preemptions depend on it."
+        )
+
+
+def _on_workload(scenario: Scenario) -> Iterator[str]:
+    workload = scenario.workload
+    if isinstance(workload, Trace):
+        if scenario.memory.prefix_sharing and not workload.has_content:
+            yield (
+                f"The trace format {workload.format} does not say what prompts contain: they are taken to share "
+                "nothing, so prefix sharing finds nothing."
+            )
+        return
+    if scenario.engine.policy == "priority" and workload.priority is None:
+        yield "engine.policy is priority, but workload.priority is not given: all requests are equally urgent."
+    if scenario.engine.policy == "fcfs" and workload.priority is not None:
+        yield "workload.priority is given, but engine.policy is fcfs: priorities change nothing."
