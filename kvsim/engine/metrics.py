@@ -96,7 +96,10 @@ def _held_back(cause: str) -> Callable[[RunTables], Number]:
 
 
 def _average(column: str) -> Callable[[RunTables], Number]:
-    return lambda run: sum(run.requests[column].to_list()) / run.requests.height
+    def average(run: RunTables) -> Number:
+        return sum(run.requests[column].to_list()) / run.requests.height if run.requests.height else None
+
+    return average
 
 
 def _waited(summarise: Callable[[pl.Series], object]) -> Callable[[RunTables], Number]:
