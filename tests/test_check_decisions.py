@@ -196,14 +196,5 @@ def test_an_altered_total_or_digest_of_a_long_run_is_found(
     assert f"end, {'digests[' if field == 'digests' else 'totals'}" in out
 
 
-def test_what_the_engine_does_not_have_yet_is_named_and_counted_apart(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    write_case(tmp_path, read_case(GOLDEN / "aborts.json"))
-    windows = (GOLDEN / "sliding_window.json").read_text()
-    (tmp_path / "other.json").write_text(windows)
-    assert check(tmp_path, capsys) == (0, "not supported yet: sliding_window\n1 of 1 match, 1 not supported yet\n")
-
-
 def test_an_empty_folder_is_no_success(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert check(tmp_path, capsys) == (1, "0 of 0 match\n")

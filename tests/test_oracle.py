@@ -7,12 +7,12 @@ import pytest
 
 from tests import oracle
 from tests.check_decisions import case_files, first_difference
-from tests.replay import is_supported, read_case
+from tests.replay import read_case
 
 CASES = [
     case
     for case in map(read_case, case_files(Path(__file__).parent / "golden" / "vllm_scheduler"))
-    if is_supported(case) and "steps" in case
+    if "steps" in case and case["config"]["groups"] == [{"type": "full"}]
 ]
 
 

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from tests.check_decisions import case_files, check_case
-from tests.replay import is_supported, read_case
+from tests.replay import read_case
 
 GOLDEN = Path(__file__).parents[1] / "golden" / "vllm_scheduler"
 FILES = case_files(GOLDEN)
@@ -18,6 +18,4 @@ def test_all_cases_are_there() -> None:
 @pytest.mark.parametrize("path", FILES, ids=lambda path: path.name.partition(".")[0])
 def test_decisions_are_those_of_the_real_engine(path: Path) -> None:
     case = read_case(path)
-    if not is_supported(case):
-        pytest.xfail("windows and several groups are not simulated yet")
     assert check_case(case, check="steps" in case) is None

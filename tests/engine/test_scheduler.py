@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from kvsim.engine.config import EngineConfig
-from kvsim.engine.scheduler import Sampled, Scheduler, Step
+from kvsim.engine.scheduler import Sampled, Scheduler, Step, check_invariants
 from kvsim.engine.state import RequestState
 from kvsim.memory.paged import PagedAllocator
 from kvsim.workload.request import Request
@@ -32,12 +32,12 @@ class World:
 
     def decide(self) -> Step:
         step = self.scheduler.schedule()
-        self.allocator.check()
+        check_invariants(self.scheduler)
         return step
 
     def complete(self, step: Step) -> Sampled:
         sampled = self.scheduler.complete(step)
-        self.allocator.check()
+        check_invariants(self.scheduler)
         return sampled
 
     def step(self) -> list[tuple[int, int]]:
@@ -47,7 +47,7 @@ class World:
         return scheduled(step)
 
     def table(self, id: int) -> list[int]:
-        return self.allocator.tables[id].blocks
+        return self.allocator.holdings[id].tables[0].blocks
 
     @property
     def running(self) -> list[int]:
@@ -91,7 +91,7 @@ def test_prompt_and_output_take_all_slots_but_one() -> None:
     world.submit(request)
     for _ in range(4):
         step = world.decide()
-        in_memory = world.allocator.tables[0].num_tokens
+        in_memory = world.allocator.holdings[0].num_tokens
         world.complete(step)
     assert in_memory == 8
     assert world.states[0].num_tokens == 9
@@ -513,7 +513,7 @@ def test_an_aborted_request_that_runs_gives_its_blocks_back() -> None:
     world.submit(make_request(0, own=8), make_request(1, own=8))
     world.step()
     world.scheduler.abort(world.states[0])
-    world.allocator.check()
+    check_invariants(world.scheduler)
     assert (world.running, world.free) == ([1], 3)
 
 

@@ -42,6 +42,7 @@ class Run:
             watermark_blocks=watermark_blocks,
             on_step=self.on_step,
             on_outputs=self.on_outputs,
+            check=True,
         )
         self.recorder = simulation.run(until_ns)
         self.stalled = simulation.stalled
@@ -49,12 +50,10 @@ class Run:
         self.allocator.check()
 
     def on_step(self, now: int, step: Step) -> None:
-        self.allocator.check()
         assert len(self.steps) < 1000, "these worlds come to an end"
         self.steps.append((now, [(state.request.id, num_tokens) for state, num_tokens in step.scheduled.items()]))
 
     def on_outputs(self, now: int, sampled: Sampled) -> None:
-        self.allocator.check()
         if sampled.finished:
             self.finished.append((now, [state.request.id for state in sampled.finished]))
 
@@ -88,13 +87,13 @@ def test_a_request_alone() -> None:
 def test_prompt_and_output_take_all_slots_but_one() -> None:
     run = make_run(make_request(0, own=5, output=4), blocks=3)
     assert run.outcomes() == {0: "finished"}
-    assert max(tokens for _time, tokens in run.levels("live_tokens")) == 5 + 4 - 1
+    assert max(tokens for _time, tokens in run.levels("live_bytes")) == 5 + 4 - 1
     assert run.levels("allocated_blocks") == [(0, 2), (10, 2), (20, 2), (30, 2), (40, 0)]
 
 
 def test_levels_hold_from_a_decision_to_the_next_change() -> None:
     run = make_run(make_request(0, own=3, output=3, arrival=4))
-    assert run.levels("live_tokens") == [(0, 0), (4, 3), (14, 4), (24, 5), (34, 0)]
+    assert run.levels("live_bytes") == [(0, 0), (4, 3), (14, 4), (24, 5), (34, 0)]
     assert run.levels("running") == [(0, 0), (4, 1), (14, 1), (24, 1), (34, 0)]
     # What it leaves: one full block, and one that went back blank.
     assert run.levels("cached_blocks")[-1] == (34, 1)
@@ -494,7 +493,7 @@ def test_a_resumed_request_counts_its_hit_apart() -> None:
 def test_occupancy_is_empty_at_the_end() -> None:
     run = make_run(*(make_request(id, shared=8, own=id + 1, arrival=7 * id) for id in range(5)))
     cached, blank = run.allocator.pool.num_cached, run.allocator.pool.num_blank
-    assert run.allocator.occupancy() == Occupancy(0, cached, blank, 0, 0)
+    assert run.allocator.occupancy() == Occupancy(0, cached, blank, 0, 0, 0, 0)
     assert cached + blank == 99
 
 
@@ -562,5 +561,5 @@ def test_every_request_has_one_outcome_and_nothing_is_left_behind(
     assert (run.stalled is not None) == ("unfinished" in run.outcomes().values())
     assert run.stalled is None or not reject_unservable
     occupancy = run.allocator.occupancy()
-    assert (occupancy.allocated_blocks, occupancy.live_tokens, occupancy.logical_tokens) == (0, 0, 0)
+    assert (occupancy.allocated_blocks, occupancy.live_bytes, occupancy.logical_bytes) == (0, 0, 0)
     assert {name: sum(column) for name, column in run.recorder.events.items()}["arrived"] == len(made)

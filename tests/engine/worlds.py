@@ -56,6 +56,7 @@ def configs(draw: st.DrawFn) -> dict[str, Any]:
         "policy": draw(st.sampled_from(["fcfs", "priority"])),
         "enable_prefix_caching": draw(st.sampled_from([True, True, True, False])),
         "groups": [{"type": "full"}],
+        "prefix_cache_retention_interval": 0,
     }
 
 

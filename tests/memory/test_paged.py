@@ -4,15 +4,31 @@ import pytest
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from kvsim.memory.allocator import NO_HIT, Hit, Occupancy
+from kvsim.errors import InvariantError
+from kvsim.memory.allocator import Hit, Occupancy, Shortfall
+from kvsim.memory.groups import LayerGroup
 from kvsim.memory.paged import PagedAllocator
+from kvsim.model.attention import Attention
 from kvsim.workload.request import Content, Request, Source, Span, merged
 from tests.makers import make_request
 
 
 def make_allocator(blocks: int = 33, block_size: int = 16, prefix_sharing: bool = True) -> PagedAllocator:
-    """`blocks` counts the null block."""
+    """`blocks` counts the null block. A token takes one byte, so that live bytes are written slots."""
     return PagedAllocator(blocks, block_size, prefix_sharing)
+
+
+def make_hit(num_tokens: int = 0, blocks: list[int] | None = None) -> Hit:
+    return Hit(num_tokens, (blocks or [],))
+
+
+def make_occupancy(allocated: int, cached: int, blank: int, *, live: int, logical: int) -> Occupancy:
+    """Of an allocator whose blocks are all of one kind and stay until the request leaves."""
+    return Occupancy(allocated, cached, blank, live, 0, logical, 0)
+
+
+def table(allocator: PagedAllocator, id: int) -> list[int]:
+    return allocator.holdings[id].tables[0].blocks
 
 
 def admit(allocator: PagedAllocator, request: Request, num_tokens: int | None = None) -> Hit:
@@ -47,7 +63,7 @@ def snapshot(allocator: PagedAllocator) -> Snapshot:
         list(pool.free_queue()),
         [pool.ref_count(block) for block in range(pool.num_blocks)],
         pool.num_keys,
-        {id: list(table.blocks) for id, table in allocator.tables.items()},
+        {id: list(table(allocator, id)) for id in allocator.holdings},
         allocator.occupancy(),
     )
 
@@ -59,11 +75,9 @@ def test_a_hundred_tokens_at_block_size_16_hold_7_blocks_with_12_slots_of_tail_s
     allocator = make_allocator(blocks=33)
     admit(allocator, make_request(0, own=100))
     occupancy = allocator.occupancy()
-    assert allocator.tables[0].blocks == [1, 2, 3, 4, 5, 6, 7]
-    assert occupancy == Occupancy(
-        allocated_blocks=7, cached_blocks=0, blank_blocks=25, live_tokens=100, logical_tokens=100
-    )
-    assert occupancy.allocated_blocks * 16 - occupancy.live_tokens == 12
+    assert table(allocator, 0) == [1, 2, 3, 4, 5, 6, 7]
+    assert occupancy == make_occupancy(7, 0, 25, live=100, logical=100)
+    assert occupancy.allocated_blocks * 16 - occupancy.live_bytes == 12
 
 
 @pytest.mark.parametrize(("tokens", "blocks"), [(1, 1), (15, 1), (16, 1), (17, 2), (32, 2), (33, 3)])
@@ -78,7 +92,7 @@ def test_at_block_size_1_there_is_no_slack() -> None:
     allocator = make_allocator(blocks=33, block_size=1)
     admit(allocator, make_request(0, own=20))
     occupancy = allocator.occupancy()
-    assert occupancy.allocated_blocks == occupancy.live_tokens == 20
+    assert occupancy.allocated_blocks == occupancy.live_bytes == 20
 
 
 def test_growing_inside_the_last_block_takes_none() -> None:
@@ -88,8 +102,8 @@ def test_growing_inside_the_last_block_takes_none() -> None:
     for num_tokens, blocks in ((15, [1]), (16, [1]), (17, [1, 2])):
         assert allocator.grow(request, num_tokens)
         allocator.check()
-        assert allocator.tables[0].blocks == blocks
-        assert allocator.occupancy().live_tokens == num_tokens
+        assert table(allocator, 0) == blocks
+        assert allocator.occupancy().live_bytes == num_tokens
 
 
 def test_a_prompt_that_comes_in_chunks_holds_only_what_has_come() -> None:
@@ -104,9 +118,7 @@ def test_a_prompt_that_comes_in_chunks_holds_only_what_has_come() -> None:
 def test_what_a_request_leaves_is_cached_where_full_and_blank_where_not() -> None:
     allocator = make_allocator()
     run_and_leave(allocator, make_request(0, own=100))
-    assert allocator.occupancy() == Occupancy(
-        allocated_blocks=0, cached_blocks=6, blank_blocks=26, live_tokens=0, logical_tokens=0
-    )
+    assert allocator.occupancy() == make_occupancy(0, 6, 26, live=0, logical=0)
     assert list(allocator.pool.free_queue()) == [7, *range(8, 33), 6, 5, 4, 3, 2, 1]
 
 
@@ -115,16 +127,16 @@ def test_without_prefix_sharing_all_blocks_go_to_the_front() -> None:
     run_and_leave(allocator, make_request(0, own=100))
     assert allocator.occupancy()[:3] == (0, 0, 32)
     assert list(allocator.pool.free_queue()) == [7, 6, 5, 4, 3, 2, 1, *range(8, 33)]
-    assert allocator.find_hit(make_request(0, own=100), 100) is NO_HIT
+    assert allocator.find_hit(make_request(0, own=100), 100) == make_hit()
     assert allocator.pool.num_keys == 0
 
 
-@pytest.mark.parametrize(("tokens", "fits"), [(0, True), (1, True), (64, True), (65, False)])
+@pytest.mark.parametrize(("tokens", "fits"), [(1, True), (64, True), (65, False)])
 def test_what_fits_in_an_empty_pool_is_what_its_usable_blocks_hold(tokens: int, fits: bool) -> None:
     allocator = make_allocator(blocks=5)
-    assert allocator.fits_empty_pool(tokens) is fits
+    assert allocator.fits_empty_pool(1, tokens) is fits
     admit(allocator, make_request(0, own=64))
-    assert allocator.fits_empty_pool(tokens) is fits
+    assert allocator.fits_empty_pool(1, tokens) is fits
 
 
 # sharing
@@ -133,12 +145,10 @@ def test_what_fits_in_an_empty_pool_is_what_its_usable_blocks_hold(tokens: int, 
 def test_two_requests_with_a_shared_prefix_hold_its_blocks_once() -> None:
     """64 shared tokens at block size 16 are 4 blocks; 36 and 20 own tokens take 3 and 2 more."""
     allocator = make_allocator(blocks=33)
-    assert admit(allocator, make_request(0, shared=64, own=36)) == Hit(0, [])
-    assert admit(allocator, make_request(1, shared=64, own=20)) == Hit(64, [1, 2, 3, 4])
-    assert allocator.tables[1].blocks == [1, 2, 3, 4, 8, 9]
-    assert allocator.occupancy() == Occupancy(
-        allocated_blocks=9, cached_blocks=0, blank_blocks=23, live_tokens=100 + 20, logical_tokens=100 + 84
-    )
+    assert admit(allocator, make_request(0, shared=64, own=36)) == make_hit(0, [])
+    assert admit(allocator, make_request(1, shared=64, own=20)) == make_hit(64, [1, 2, 3, 4])
+    assert table(allocator, 1) == [1, 2, 3, 4, 8, 9]
+    assert allocator.occupancy() == make_occupancy(9, 0, 23, live=100 + 20, logical=100 + 84)
     assert [allocator.pool.ref_count(block) for block in (1, 4, 5, 8)] == [2, 2, 1, 1]
 
 
@@ -150,19 +160,19 @@ def test_the_shared_blocks_stay_until_both_have_left() -> None:
     allocator.free(first)
     allocator.check()
     # Of the first one's own three blocks two were full.
-    assert allocator.occupancy() == Occupancy(6, 2, 24, 84, 84)
+    assert allocator.occupancy() == make_occupancy(6, 2, 24, live=84, logical=84)
     allocator.free(second)
     allocator.check()
-    assert allocator.occupancy() == Occupancy(0, 7, 25, 0, 0)
+    assert allocator.occupancy() == make_occupancy(0, 7, 25, live=0, logical=0)
 
 
 def test_a_request_hits_what_another_has_left() -> None:
     allocator = make_allocator(blocks=33)
     run_and_leave(allocator, make_request(0, shared=64, own=36))
-    assert admit(allocator, make_request(1, shared=64, own=20)) == Hit(64, [1, 2, 3, 4])
+    assert admit(allocator, make_request(1, shared=64, own=20)) == make_hit(64, [1, 2, 3, 4])
     # The blank block 7 first, then those never used.
-    assert allocator.tables[1].blocks == [1, 2, 3, 4, 7, 8]
-    assert allocator.occupancy() == Occupancy(6, 2, 24, 84, 84)
+    assert table(allocator, 1) == [1, 2, 3, 4, 7, 8]
+    assert allocator.occupancy() == make_occupancy(6, 2, 24, live=84, logical=84)
 
 
 def test_a_prefix_that_ends_inside_a_block_is_shared_up_to_the_boundary_before() -> None:
@@ -174,10 +184,10 @@ def test_a_prefix_that_ends_inside_a_block_is_shared_up_to_the_boundary_before()
 def test_a_fully_cached_prompt_recomputes_its_last_block_into_a_new_one() -> None:
     allocator = make_allocator()
     run_and_leave(allocator, make_request(0, shared=64))
-    assert admit(allocator, make_request(1, shared=64)) == Hit(48, [1, 2, 3])
-    assert allocator.tables[1].blocks == [1, 2, 3, 5]
+    assert admit(allocator, make_request(1, shared=64)) == make_hit(48, [1, 2, 3])
+    assert table(allocator, 1) == [1, 2, 3, 5]
     # The last block of the first request is still there, and still the one that is found.
-    assert allocator.find_hit(make_request(2, shared=65), 65) == Hit(64, [1, 2, 3, 4])
+    assert allocator.find_hit(make_request(2, shared=65), 65) == make_hit(64, [1, 2, 3, 4])
     assert allocator.pool.num_keys == 4
 
 
@@ -217,11 +227,11 @@ def test_equal_prompts_side_by_side_are_not_merged_afterwards() -> None:
     allocator.grow(first, 64)
     allocator.grow(second, 64)
     allocator.check()
-    assert allocator.tables[0].blocks == [1, 3, 4, 5]
-    assert allocator.tables[1].blocks == [1, 2, 6, 7]
+    assert table(allocator, 0) == [1, 3, 4, 5]
+    assert table(allocator, 1) == [1, 2, 6, 7]
     # Of equal blocks the one published first is found.
-    assert allocator.find_hit(make_request(2, shared=65), 65).blocks == [1, 2, 4, 5]
-    assert allocator.occupancy() == Occupancy(7, 0, 25, 7 * 16, 128)
+    assert allocator.find_hit(make_request(2, shared=65), 65) == make_hit(64, [1, 2, 4, 5])
+    assert allocator.occupancy() == make_occupancy(7, 0, 25, live=7 * 16, logical=128)
 
 
 # refusals
@@ -231,18 +241,18 @@ def test_admission_needs_room_for_all_that_must_fit() -> None:
     allocator = make_allocator(blocks=5)
     request = make_request(0, own=65)
     before = snapshot(allocator)
-    assert not allocator.admit(request, NO_HIT, 16, must_fit_tokens=65, spare_blocks=0)
+    assert not allocator.admit(request, make_hit(), 16, must_fit_tokens=65, spare_blocks=0)
     assert snapshot(allocator) == before
-    assert allocator.admit(request, NO_HIT, 16, must_fit_tokens=64, spare_blocks=0)
+    assert allocator.admit(request, make_hit(), 16, must_fit_tokens=64, spare_blocks=0)
 
 
 def test_admission_leaves_the_spare_blocks_over() -> None:
     allocator = make_allocator(blocks=5)
     request = make_request(0, own=48)
     before = snapshot(allocator)
-    assert not allocator.admit(request, NO_HIT, 48, 48, spare_blocks=2)
+    assert not allocator.admit(request, make_hit(), 48, 48, spare_blocks=2)
     assert snapshot(allocator) == before
-    assert allocator.admit(request, NO_HIT, 48, 48, spare_blocks=1)
+    assert allocator.admit(request, make_hit(), 48, 48, spare_blocks=1)
 
 
 def test_hits_in_the_free_queue_cost_a_free_block_each() -> None:
@@ -251,18 +261,18 @@ def test_hits_in_the_free_queue_cost_a_free_block_each() -> None:
     run_and_leave(allocator, make_request(0, shared=48))
     too_long, fits = make_request(1, shared=32, own=33), make_request(2, shared=32, own=32)
     hit = allocator.find_hit(too_long, 65)
-    assert hit == Hit(32, [1, 2])
+    assert hit == make_hit(32, [1, 2])
     before = snapshot(allocator)
     assert not allocator.admit(too_long, hit, 65, 65, 0)
     assert snapshot(allocator) == before
     assert admit(allocator, fits) == hit
-    assert allocator.tables[2].blocks == [1, 2, 4, 3]
+    assert table(allocator, 2) == [1, 2, 4, 3]
 
 
 def test_hits_in_use_cost_nothing() -> None:
     allocator = make_allocator(blocks=5)
     admit(allocator, make_request(0, shared=48))
-    assert admit(allocator, make_request(1, shared=48, own=16)) == Hit(48, [1, 2, 3])
+    assert admit(allocator, make_request(1, shared=48, own=16)) == make_hit(48, [1, 2, 3])
     assert allocator.pool.num_free == 0
 
 
@@ -280,9 +290,9 @@ def test_a_refused_admission_is_not_remembered() -> None:
     allocator = make_allocator(blocks=5)
     first, second = make_request(0, own=64), make_request(1, own=64)
     admit(allocator, first)
-    assert not allocator.admit(second, NO_HIT, 64, 64, 0)
+    assert not allocator.admit(second, make_hit(), 64, 64, 0)
     allocator.free(first)
-    assert admit(allocator, second) == NO_HIT
+    assert admit(allocator, second) == make_hit()
 
 
 def test_a_request_is_admitted_with_nothing_in_its_hands() -> None:
@@ -290,7 +300,7 @@ def test_a_request_is_admitted_with_nothing_in_its_hands() -> None:
     request = make_request(0, own=16)
     admit(allocator, request)
     with pytest.raises(AssertionError, match="nothing in its hands"):
-        allocator.admit(request, NO_HIT, 16, 16, 0)
+        allocator.admit(request, make_hit(), 16, 16, 0)
 
 
 def test_questions_change_nothing() -> None:
@@ -299,19 +309,113 @@ def test_questions_change_nothing() -> None:
     admit(allocator, make_request(1, shared=64))
     before = snapshot(allocator)
     allocator.find_hit(make_request(2, shared=64, own=20), 84)
-    allocator.fits_empty_pool(10_000)
+    allocator.fits_empty_pool(100, 10_000)
     allocator.occupancy()
     allocator.blocks_for(100)
     assert snapshot(allocator) == before
 
 
-@pytest.mark.parametrize("counter", ["_live_tokens", "_logical_tokens"])
+@pytest.mark.parametrize("counter", ["_live_bytes", "_padding_held", "_logical_bytes", "_window_saving_bytes"])
 def test_check_finds_a_wrong_counter(counter: str) -> None:
     allocator = make_allocator()
     admit(allocator, make_request(0, own=20))
     setattr(allocator, counter, 21)
-    with pytest.raises(AssertionError, match="agree with the tables"):
+    with pytest.raises(InvariantError, match=r"invariant (9|10) does not hold"):
         allocator.check()
+
+
+# why memory said no
+
+
+@pytest.mark.parametrize(
+    ("num_tokens", "must_fit", "spare", "shortfall"),
+    [
+        # 5 blocks where 4 are free; the first 16 tokens alone would have fitted.
+        (16, 65, 0, Shortfall(5, 4, 0, 1, 0, "gate")),
+        (48, 48, 2, Shortfall(5, 4, 0, 1, 0, "watermark")),
+        (16, 65, 4, Shortfall(9, 4, 0, 5, 0, "blocks")),
+        (80, None, 0, Shortfall(5, 4, 0, 1, 0, "blocks")),
+    ],
+)
+def test_a_refused_admission_says_what_would_have_sufficed(
+    num_tokens: int, must_fit: int | None, spare: int, shortfall: Shortfall
+) -> None:
+    allocator = make_allocator(blocks=5)
+    asked = make_request(0, own=100), make_hit(), num_tokens, must_fit, spare
+    assert not allocator.admit(*asked)
+    assert allocator.why_not_admitted(*asked) == shortfall
+
+
+def test_a_refused_growth_says_what_was_free_and_what_lay_in_slack() -> None:
+    allocator = make_allocator(blocks=4)
+    first, second = make_request(0, own=16), make_request(1, own=20)
+    admit(allocator, first)
+    admit(allocator, second)
+    assert not allocator.grow(first, 17)
+    assert allocator.why_not_grown(first, 17) == Shortfall(1, 0, 0, 1, 12, "blocks")
+
+
+# windows and several groups
+
+
+def make_windowed(*groups: LayerGroup, blocks: int = 33) -> PagedAllocator:
+    """Blocks of 4 slots; all full blocks get a key."""
+    return PagedAllocator(blocks, 4, True, groups=groups, retention_interval=None)
+
+
+WINDOW_OF_8 = Attention("sliding_window", 8)
+
+
+def test_a_window_gives_back_the_blocks_it_has_passed_at_the_next_allocation() -> None:
+    """Token 13 reads tokens 5 to 12 of the 12 before it, so block 0 with tokens 0 to 3 can go, and 4 with it not."""
+    allocator = make_windowed(LayerGroup(WINDOW_OF_8))
+    request = make_request(0, own=12)
+    admit(allocator, request)
+    assert table(allocator, 0) == [1, 2, 3]
+    assert allocator.grow(request, 13)
+    allocator.check()
+    assert table(allocator, 0) == [0, 2, 3, 4]
+    assert allocator.occupancy() == Occupancy(3, 1, 28, 9, 0, 13, 4)
+    # It had a key, so it went to the end of the queue.
+    assert list(allocator.pool.free_queue())[-1] == 1
+    allocator.free(request)
+    allocator.check()
+    assert allocator.occupancy() == Occupancy(0, 3, 29, 0, 0, 0, 0)
+
+
+def test_groups_draw_from_one_pool_in_their_order_and_smaller_ones_are_padded() -> None:
+    """A block is 8 bytes: 4 tokens of 2 bytes in the first group, 4 of 1 byte and 4 bytes of padding in the other."""
+    allocator = make_windowed(LayerGroup(token_bytes=2), LayerGroup(WINDOW_OF_8, token_bytes=1))
+    admit(allocator, make_request(0, own=6))
+    assert [one.blocks for one in allocator.holdings[0].tables] == [[1, 2], [3, 4]]
+    assert allocator.block_bytes == 8
+    assert allocator.occupancy() == Occupancy(4, 0, 28, 6 * 2 + 6, 2 * 4, 6 * 3, 0)
+
+
+def test_all_groups_get_their_blocks_or_none_does() -> None:
+    allocator = make_windowed(LayerGroup(), LayerGroup(WINDOW_OF_8), blocks=4)
+    request = make_request(0, own=4)
+    admit(allocator, request)
+    before = snapshot(allocator)
+    assert not allocator.grow(request, 5)
+    assert snapshot(allocator) == before
+
+
+def test_a_window_hits_the_rightmost_run_that_fills_it_and_needs_nothing_before() -> None:
+    allocator = make_windowed(LayerGroup(WINDOW_OF_8))
+    run_and_leave(allocator, make_request(0, shared=16))
+    # A window of 8 reads 7 tokens back: two blocks.
+    hit = allocator.find_hit(make_request(1, shared=16, own=1), 17)
+    assert hit == make_hit(16, [0, 0, 3, 4])
+    assert admit(allocator, make_request(1, shared=16, own=1)) == hit
+    assert table(allocator, 1)[:4] == [0, 0, 3, 4]
+
+
+def test_full_attention_is_hit_no_further_than_the_windows_beside_it() -> None:
+    allocator = make_windowed(LayerGroup(), LayerGroup(WINDOW_OF_8))
+    run_and_leave(allocator, make_request(0, shared=16))
+    hit = allocator.find_hit(make_request(1, shared=16, own=1), 17)
+    assert (hit.num_tokens, hit.tables) == (16, ([1, 2, 3, 4], [0, 0, 7, 8]))
 
 
 # random life
@@ -346,7 +450,7 @@ class AllocatorAgainstTokens(RuleBasedStateMachine):
         tokens = explicit(request.prompt + request.output)
         for block in new_blocks:
             self.written.pop(block, None)
-        for index, block in enumerate(self.allocator.tables[request.id].blocks):
+        for index, block in enumerate(table(self.allocator, request.id)):
             self.written[block] = tokens[: min((index + 1) * self.block_size, num_tokens)]
         self.inside[request.id] = request, num_tokens
 
@@ -370,24 +474,24 @@ class AllocatorAgainstTokens(RuleBasedStateMachine):
             expected = end
         hit = self.allocator.find_hit(request, known)
         assert hit.num_tokens == expected
-        for index, block in enumerate(hit.blocks):
+        for index, block in enumerate(hit.tables[0]):
             assert self.written[block] == tokens[: (index + 1) * self.block_size]
 
         num_tokens = data.draw(st.integers(hit.num_tokens + 1, known))
-        must_fit = data.draw(st.sampled_from([num_tokens, known]))
+        must_fit = data.draw(st.sampled_from([None, known]))
         before = snapshot(self.allocator)
-        idle = sum(block in before.queue for block in hit.blocks)
-        need = -(-must_fit // self.block_size) - len(hit.blocks) + idle
+        idle = sum(block in before.queue for block in hit.tables[0])
+        need = -(-(must_fit or num_tokens) // self.block_size) - len(hit.tables[0]) + idle
         admitted = self.allocator.admit(request, hit, num_tokens, must_fit, spare)
         assert admitted == (need + spare <= len(before.queue))
         if not admitted:
             assert snapshot(self.allocator) == before
             return
-        blocks = self.allocator.tables[request.id].blocks
-        assert blocks[: len(hit.blocks)] == hit.blocks
-        new = blocks[len(hit.blocks) :]
+        blocks = table(self.allocator, request.id)
+        assert blocks[: len(hit.tables[0])] == hit.tables[0]
+        new = blocks[len(hit.tables[0]) :]
         # New blocks come from the front of what the hits have left of the queue.
-        assert new == [block for block in before.queue if block not in hit.blocks][: len(new)]
+        assert new == [block for block in before.queue if block not in hit.tables[0]][: len(new)]
         self.note(request, num_tokens, new)
 
     @precondition(lambda self: self.inside)
@@ -403,7 +507,7 @@ class AllocatorAgainstTokens(RuleBasedStateMachine):
         if not grown:
             assert snapshot(self.allocator) == before
             return
-        new = self.allocator.tables[request.id].blocks[held:]
+        new = table(self.allocator, request.id)[held:]
         assert new == before.queue[: len(new)]
         self.note(request, num_tokens, new)
 
@@ -412,9 +516,9 @@ class AllocatorAgainstTokens(RuleBasedStateMachine):
     def free(self, data: st.DataObject) -> None:
         id = data.draw(st.sampled_from(sorted(self.inside)))
         request, num_tokens = self.inside.pop(id)
-        table = list(self.allocator.tables[id].blocks)
+        blocks = list(table(self.allocator, id))
         self.allocator.free(request)
-        for index, block in enumerate(table):
+        for index, block in enumerate(blocks):
             full = (index + 1) * self.block_size <= num_tokens
             if self.allocator.pool.ref_count(block) == 0 and not (full and self.prefix_sharing):
                 del self.written[block]
@@ -423,14 +527,14 @@ class AllocatorAgainstTokens(RuleBasedStateMachine):
     def agrees(self) -> None:
         allocator = self.allocator
         allocator.check()
-        held = {block for table in allocator.tables.values() for block in table.blocks}
+        held = {block for id in allocator.holdings for block in table(allocator, id)}
         occupancy = allocator.occupancy()
         assert occupancy.allocated_blocks == len(held)
         assert sum(occupancy[:3]) == allocator.pool.num_blocks - 1
-        assert occupancy.logical_tokens == sum(num_tokens for _request, num_tokens in self.inside.values())
+        assert occupancy.logical_bytes == sum(num_tokens for _request, num_tokens in self.inside.values())
         # Written slots of a block: what lies beyond the last boundary before its end.
         size = self.block_size
-        assert occupancy.live_tokens == sum((len(self.written[block]) - 1) % size + 1 for block in held)
+        assert occupancy.live_bytes == sum((len(self.written[block]) - 1) % size + 1 for block in held)
 
 
 TestAllocatorAgainstTokens = AllocatorAgainstTokens.TestCase
