@@ -7,6 +7,8 @@ import pytest
 from kvsim.engine.config import EngineConfig
 from kvsim.engine.scheduler import Sampled, Scheduler, Step, check_invariants
 from kvsim.engine.state import RequestState
+from kvsim.errors import InvariantError
+from kvsim.memory.allocator import Shortfall
 from kvsim.memory.paged import PagedAllocator
 from kvsim.workload.request import Request
 from tests.makers import make_request
@@ -503,6 +505,93 @@ def test_the_watermark_holds_for_preempted_requests_as_well(watermark: int, resu
     world.complete(step)
     assert world.free == 3
     assert ids([state for state, _hit in world.decide().resumed]) == resumed
+
+
+# why not
+
+
+def test_a_refusal_says_what_was_missing() -> None:
+    world = make_world(blocks=6, watermark_blocks=2)
+    world.submit(make_request(0, own=4), make_request(1, own=12))
+    step = world.decide()
+    assert step.refusal_shortfall == Shortfall(
+        need=3 + 2, blank=4, evictable=0, missing=1, slack_bytes=0, least_change="watermark"
+    )
+    assert step.held_back is None
+
+
+def test_a_preemption_says_what_the_one_that_asked_was_short_of() -> None:
+    world = make_world(blocks=4)
+    world.submit(make_request(0, own=4), make_request(1, own=4), make_request(2, own=2))
+    world.step()
+    step = world.decide()
+    # The first takes the block of the third, so the second finds none either and goes itself.
+    assert ids(step.preempted) == [2, 1]
+    # Two of twelve slots are empty at first; then the third's block is the first's, with one slot written.
+    assert [(short.need, short.missing, short.slack_bytes) for short in step.preemption_shortfalls] == [
+        (1, 1, 2),
+        (1, 1, 3),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("options", "cause"),
+    [
+        ({"max_num_seqs": 1}, "max_num_seqs"),
+        ({"max_num_batched_tokens": 4}, "token_budget"),
+        ({"max_num_batched_tokens": 7, "enable_chunked_prefill": False}, "token_budget"),
+        ({}, None),
+    ],
+)
+def test_a_head_that_is_not_even_tried_is_held_back(options: dict[str, Any], cause: str | None) -> None:
+    world = make_world(**options)
+    world.submit(make_request(0, own=4), make_request(1, own=4))
+    step = world.decide()
+    assert (step.held_back, step.refused) == (cause, None)
+
+
+def test_a_step_that_preempts_holds_the_head_back() -> None:
+    world = make_world(blocks=3)
+    world.submit(make_request(0, own=4), make_request(1, own=4))
+    world.step()
+    assert world.decide().held_back == "preemption"
+
+
+def test_nobody_is_held_back_where_nobody_waits() -> None:
+    world = make_world(max_num_seqs=1)
+    world.submit(make_request(0, own=4))
+    assert world.decide().held_back is None
+
+
+# invariants
+
+
+def test_what_a_request_holds_is_what_it_has_computed() -> None:
+    world = make_world()
+    world.submit(make_request(0, own=8))
+    world.decide()
+    world.states[0].num_computed_tokens = 7
+    with pytest.raises(InvariantError, match="invariant 11 does not hold"):
+        check_invariants(world.scheduler)
+
+
+def test_nobody_runs_and_waits() -> None:
+    world = make_world()
+    world.submit(make_request(0, own=8))
+    world.decide()
+    world.scheduler.waiting.submit(world.states[0])
+    with pytest.raises(InvariantError, match="invariant 12 does not hold"):
+        check_invariants(world.scheduler)
+
+
+@pytest.mark.parametrize("num_tokens", [7, 18])
+def test_what_is_computed_is_known_and_the_end_is_not_passed(num_tokens: int) -> None:
+    world = make_world()
+    world.submit(make_request(0, own=8, output=10))
+    world.decide()
+    world.states[0].num_tokens = num_tokens
+    with pytest.raises(InvariantError, match="invariant 13 does not hold"):
+        check_invariants(world.scheduler)
 
 
 # departures
