@@ -184,6 +184,8 @@ def size(
     kv_dtype: Annotated[str, typer.Option(help="Number format of the cache.")] = "bf16",
     tensor_parallel: Annotated[int, typer.Option(help="Ranks that share the heads.")] = 1,
     pipeline_parallel: Annotated[int, typer.Option(help="Ranks that share the layers.")] = 1,
+    data_parallel_attention: Annotated[int, typer.Option(help="Replicas of attention among the ranks.")] = 1,
+    decode_context_parallel: Annotated[int, typer.Option(help="Ranks that tokens are dealt out over.")] = 1,
     max_num_batched_tokens: Annotated[int | None, typer.Option(help="Tokens of one step.")] = None,
     source_tokens: Annotated[int | None, typer.Option(help="Image or encoder tokens of a request.")] = None,
     sequences: Annotated[int, typer.Option(help="How many sequences to lay out.")] = 1,
@@ -218,6 +220,8 @@ def size(
         block_size=block_size,
         tensor_parallel=tensor_parallel,
         pipeline_parallel=pipeline_parallel,
+        data_parallel_attention=data_parallel_attention,
+        decode_context_parallel=decode_context_parallel,
         max_num_batched_tokens=max_num_batched_tokens,
         source_tokens=source_tokens,
     )

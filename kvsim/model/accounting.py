@@ -104,7 +104,7 @@ def engine_accounting(pool: Pool, plan: KVCachePlan, question: Question) -> Acco
 
     def block_bytes_per_token(*kinds: str) -> int:
         counting = [group for group in plan.groups if growth(group.specs[0]) in kinds]
-        return _whole(sum(Fraction(pool.unit_bytes, group.block_size) for group in counting))
+        return _whole(sum(Fraction(pool.unit_bytes, group.tokens_per_block) for group in counting))
 
     fixed_groups = [group for group in plan.groups if growth(group.specs[0]) == "fixed"]
     return _account(
@@ -192,7 +192,7 @@ def _mix_answers(pool: Pool, question: Question, mix: LengthMix) -> MixAnswers:
 def _token_bytes(spec: KVCacheSpec) -> Fraction:
     """Bytes that a token adds to a cache; a fraction where one entry stands for several tokens."""
     assert isinstance(spec, AttentionSpec), "a state does not grow with tokens"
-    return Fraction(spec.entry_bytes, spec.tokens_per_state)
+    return Fraction(spec.entry_bytes, spec.tokens_per_state * spec.dealt_over)
 
 
 def _whole(num_bytes: Fraction | int) -> int:

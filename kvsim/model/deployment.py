@@ -42,6 +42,7 @@ class Deployment:
     tensor_parallel: int = field(default=1, validator=_at_least_one)
     pipeline_parallel: int = field(default=1, validator=_at_least_one)
     data_parallel_attention: int = field(default=1, validator=_at_least_one)
+    decode_context_parallel: int = field(default=1, validator=_at_least_one)
     max_num_batched_tokens: int | None = field(default=None, validator=_at_least_one)
     mamba_cache_mode: MambaCacheMode = field(default="none", validator=_one_of(MambaCacheMode))
     recurrent_value_bytes: int | None = field(default=None, validator=_at_least_one)
@@ -152,4 +153,5 @@ def _spec_of(
         window=window,
         tokens_per_state=cache.tokens_per_entry,
         state_content_bytes=cache.fixed_entry_bytes,
+        dealt_over=cache.dealt_over(ranks, deployment.decode_context_parallel),
     )

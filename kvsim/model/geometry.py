@@ -152,6 +152,21 @@ class LayerKV:
         """Ranks that hold the same heads: more than one once ranks outnumber heads."""
         return max(1, tensor_parallel // max(1, self.num_kv_heads))
 
+    def dealt_over(self, tensor_parallel: int, decode_context_parallel: int) -> int:
+        """Ranks that the tokens of this cache are dealt out over: full and latent attention only.
+
+        Raises ModelError where they are not a divisor of the ranks that hold the same heads.
+        """
+        if decode_context_parallel == 1 or self.kind not in ("full", "mla"):
+            return 1
+        copies = self.copies(tensor_parallel)
+        if copies % decode_context_parallel:
+            raise ModelError(
+                f"decode_context_parallel must divide the {copies} ranks that hold the same KV heads, "
+                f"got {decode_context_parallel}"
+            )
+        return decode_context_parallel
+
 
 @frozen
 class ModelGeometry:
@@ -238,8 +253,8 @@ class ModelGeometry:
     ) -> int:
         """Bytes that one token adds to the caches of these kinds on one rank that holds all layers.
 
-        Decode context parallelism deals the tokens of full and latent attention out over the ranks that hold
-        the same heads. A fraction of a byte, which compressed caches can leave, is rounded up once.
+        Decode context parallelism deals tokens out over the ranks that hold the same heads. A fraction of a byte,
+        which compressed caches can leave, is rounded up once.
         """
         _at_least_one(decode_context_parallel=decode_context_parallel)
         total = Fraction(0)
@@ -247,13 +262,7 @@ class ModelGeometry:
             if cache.kind not in kinds:
                 continue
             tokens = cache.tokens_per_entry
-            if decode_context_parallel > 1 and cache.kind in ("full", "mla"):
-                if cache.copies(tensor_parallel) % decode_context_parallel:
-                    raise ModelError(
-                        f"decode_context_parallel must divide the {cache.copies(tensor_parallel)} ranks that "
-                        f"hold the same KV heads, got {decode_context_parallel}"
-                    )
-                tokens *= decode_context_parallel
+            tokens *= cache.dealt_over(tensor_parallel, decode_context_parallel)
             total += Fraction(cache.entry_bytes(kv_dtype, tensor_parallel), tokens)
         return -(-total.numerator // total.denominator)
 

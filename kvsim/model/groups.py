@@ -38,6 +38,12 @@ class KVCacheGroup:
         return self.specs[0].block_size
 
     @property
+    def tokens_per_block(self) -> int:
+        """Tokens of the sequence that one block of each rank stands for."""
+        spec = self.specs[0]
+        return self.block_size * (spec.dealt_over if isinstance(spec, AttentionSpec) else 1)
+
+    @property
     def is_uniform(self) -> bool:
         """Whether all layers have the same spec."""
         return len(set(self.specs)) == 1

@@ -52,6 +52,8 @@ class AttentionSpec:
     tokens_per_state: int = field(default=1, validator=validators.ge(1))
     state_content_bytes: int | None = field(default=None, validator=validators.optional(validators.ge(1)))
     page_size_padded: int | None = field(default=None, validator=_is_padded_up)
+    dealt_over: int = field(default=1, validator=validators.ge(1))
+    """Ranks that the tokens are dealt out over (decode context parallelism): each keeps every so-manieth."""
 
     def __attrs_post_init__(self) -> None:
         if (self.window is not None) != (self.kind in BOUNDED):
@@ -77,7 +79,8 @@ class AttentionSpec:
     @property
     def family(self) -> tuple[str, int | None]:
         """Layers of one family need the same number of blocks at one block size (rule 4)."""
-        return ("full" if self.kind == "mla" else self.kind, self.window)
+        kind = "full" if self.kind == "mla" else self.kind
+        return (kind if self.dealt_over == 1 else f"{kind} over {self.dealt_over} ranks", self.window)
 
     @property
     def attention(self) -> Attention:
@@ -90,7 +93,8 @@ class AttentionSpec:
         """Rule 10: blocks that one request of `max_model_len` tokens can hold at any moment."""
         if self.kind == "cross" and self.window is not None:
             return ceil_div(self.window, self.block_size)
-        return self.attention.max_blocks(max_model_len, max_in_flight_tokens, self.block_size)
+        tokens = ceil_div(max_model_len, self.dealt_over)
+        return self.attention.max_blocks(tokens, max_in_flight_tokens, self.block_size)
 
     def first_needed_token(self, num_tokens: int) -> int:
         """Index of the first token that the last of `num_tokens` tokens attends to."""
@@ -121,7 +125,7 @@ class AttentionSpec:
     def _tokens_reached(self, num_tokens: int) -> int:
         if self.kind == "cross" and self.window is not None:
             return self.window if num_tokens else 0
-        return num_tokens
+        return ceil_div(num_tokens, self.dealt_over)
 
 
 @frozen

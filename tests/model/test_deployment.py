@@ -6,6 +6,7 @@ from kvsim.errors import ModelError, UnsupportedModelError
 from kvsim.model.catalogue import load_geometry
 from kvsim.model.deployment import Deployment, place_caches
 from kvsim.model.geometry import LayerKV, ModelGeometry, RecurrentState, uniform_geometry
+from kvsim.model.sizing import size
 from kvsim.model.specs import AttentionSpec, MambaSpec
 
 
@@ -90,3 +91,29 @@ def test_unknown_words_are_refused():
 def test_numbers_below_one_are_refused(option, value):
     with pytest.raises(ModelError, match=f"{option} must be > 0, got {value}"):
         Deployment(**{option: value})
+
+
+def test_tokens_of_a_latent_cache_are_dealt_out_over_ranks() -> None:
+    """DeepSeek-V3 at tp 8: every rank holds the one latent vector, or an eighth of the tokens' vectors."""
+    geometry = load_geometry("deepseek-v3", Path())
+    copied = size(geometry, 20 * 2**30, Deployment(tensor_parallel=8), max_model_len=131_072)
+    dealt = size(geometry, 20 * 2**30, Deployment(tensor_parallel=8, decode_context_parallel=8), max_model_len=131_072)
+    assert copied.engine is not None
+    assert dealt.engine is not None
+    for accounting in (copied.ideal, copied.engine):
+        assert accounting.bytes_per_token == 70_272
+    for accounting in (dealt.ideal, dealt.engine):
+        assert accounting.bytes_per_token == 8_784
+    # A block keeps its 16 vectors on each rank, and stands for 128 tokens of the sequence.
+    assert dealt.engine.bytes_per_block == copied.engine.bytes_per_block == 16 * 70_272
+    assert dealt.engine.raw_bytes * 8 == copied.engine.raw_bytes == 131_072 * 70_272
+    assert (copied.engine.whole_requests, dealt.engine.whole_requests) == (2, 18)
+
+
+def test_tokens_cannot_be_dealt_out_over_ranks_with_other_heads() -> None:
+    with pytest.raises(ModelError, match="decode_context_parallel must divide the 2 ranks that hold the same KV heads"):
+        size(
+            load_geometry("llama-3.1-8b", Path()),
+            2**30,
+            Deployment(tensor_parallel=16, decode_context_parallel=4),
+        )
