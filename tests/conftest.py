@@ -6,7 +6,7 @@ from hypothesis import HealthCheck, settings
 
 # No deadline: a slow machine is not a defect. `default` is what everybody runs and repeats itself exactly;
 # `nightly` looks further and elsewhere each time.
-settings.register_profile("default", deadline=None, derandomize=True, max_examples=200)
+settings.register_profile("default", deadline=None, derandomize=True, max_examples=200, stateful_step_count=25)
 settings.register_profile(
     "nightly", deadline=None, max_examples=2000, suppress_health_check=[HealthCheck.too_slow], print_blob=True
 )

@@ -75,7 +75,7 @@ def token_runs(runs: list[list[int]]) -> Content:
 
 
 def replay(case: Case, *, check: bool = True) -> Case:
-    """What the simulation decides for a case, in the words of the case; `check` recounts memory in every step.
+    """What the simulation decides for a case, in the words of the case; `check` recounts all invariants in every step.
 
     A log that is cut (`truncated`) is followed up to where it was cut.
     """
@@ -100,6 +100,7 @@ class _Replay:
             watermark_blocks=watermark_blocks(case),
             on_step=self.on_step,
             on_outputs=self.on_outputs,
+            check=check,
             futile_cycles=NEVER,
         )
         self.recorder: Recorder = self.simulation.recorder
@@ -131,8 +132,6 @@ class _Replay:
     def on_step(self, now: int, step: Step) -> None:
         if now > self.last_step:
             raise _LogEnds
-        if self.check:
-            self.allocator.check()
         self.repeat_idle_steps(now)
         holdings = self.allocator.holdings
         running = [state.request.id for state in self.simulation.scheduler.running]
@@ -174,8 +173,6 @@ class _Replay:
     def on_outputs(self, now: int, sampled: Sampled) -> None:
         self.steps[-1]["finished"] = [state.request.id for state in sampled.finished]
         self.note_free_blocks()
-        if self.check:
-            self.allocator.check()
         if now > self.last_step:
             self.end = self.how_it_ends()
 

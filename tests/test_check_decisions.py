@@ -145,6 +145,9 @@ ALTERATIONS: list[tuple[str, str, Alteration]] = [
         for alter in (in_first_step_that_has, in_last_step_that_has)
     ),
     ("aborts", "tables", in_a_table),
+    *(("hybrid_full_sw", field, in_last_step_that_has(field)) for field in ("tables", "nblocks")),
+    ("sliding_window_cache", "tables", in_first_step_that_has("tables")),
+    ("chunked_local", "tables", in_last_step_that_has("tables")),
     *(
         ("several_groups", field, alter(field))
         for field in STEP_FIELDS

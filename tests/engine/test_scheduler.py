@@ -5,8 +5,10 @@ from typing import Any
 import pytest
 
 from kvsim.engine.config import EngineConfig
-from kvsim.engine.scheduler import Sampled, Scheduler, Step
+from kvsim.engine.scheduler import Sampled, Scheduler, Step, check_invariants
 from kvsim.engine.state import RequestState
+from kvsim.errors import InvariantError
+from kvsim.memory.allocator import Shortfall
 from kvsim.memory.paged import PagedAllocator
 from kvsim.workload.request import Request
 from tests.makers import make_request
@@ -32,12 +34,12 @@ class World:
 
     def decide(self) -> Step:
         step = self.scheduler.schedule()
-        self.allocator.check()
+        check_invariants(self.scheduler)
         return step
 
     def complete(self, step: Step) -> Sampled:
         sampled = self.scheduler.complete(step)
-        self.allocator.check()
+        check_invariants(self.scheduler)
         return sampled
 
     def step(self) -> list[tuple[int, int]]:
@@ -345,6 +347,21 @@ def test_what_the_cache_still_holds_of_a_victim_is_not_recomputed() -> None:
     assert world.states[1].num_recomputed_tokens == 1
 
 
+def test_a_victim_taken_again_before_it_has_caught_up_recomputes_from_its_farthest_point() -> None:
+    """4 usable blocks and chunks of a block. The second has computed 8 tokens when it is first preempted, and comes
+    back twice for a block before it can have three.
+    """
+    world = make_world(blocks=5, prefix_sharing=False, long_prefill_token_threshold=4, scheduler_reserve_full_isl=False)
+    world.submit(make_request(0, own=4, output=10), make_request(1, own=4, output=9))
+    recomputed = []
+    for _ in range(11):
+        world.step()
+        recomputed.append(world.states[1].num_recomputed_tokens)
+    assert recomputed == [0, 0, 0, 0, 0, 0, 4, 4, 8, 8, 16]
+    assert (world.states[1].num_preemptions, world.states[1].high_water_tokens) == (3, 8)
+    assert world.states[1].num_tokens == 4 + 5 + 1
+
+
 def test_of_several_victims_the_last_taken_stands_first_in_the_queue() -> None:
     world = make_world(blocks=4)
     world.submit(*(make_request(id, own=4) for id in range(3)))
@@ -490,6 +507,93 @@ def test_the_watermark_holds_for_preempted_requests_as_well(watermark: int, resu
     assert ids([state for state, _hit in world.decide().resumed]) == resumed
 
 
+# why not
+
+
+def test_a_refusal_says_what_was_missing() -> None:
+    world = make_world(blocks=6, watermark_blocks=2)
+    world.submit(make_request(0, own=4), make_request(1, own=12))
+    step = world.decide()
+    assert step.refusal_shortfall == Shortfall(
+        need=3 + 2, blank=4, evictable=0, missing=1, slack_bytes=0, least_change="watermark"
+    )
+    assert step.held_back is None
+
+
+def test_a_preemption_says_what_the_one_that_asked_was_short_of() -> None:
+    world = make_world(blocks=4)
+    world.submit(make_request(0, own=4), make_request(1, own=4), make_request(2, own=2))
+    world.step()
+    step = world.decide()
+    # The first takes the block of the third, so the second finds none either and goes itself.
+    assert ids(step.preempted) == [2, 1]
+    # Two of twelve slots are empty at first; then the third's block is the first's, with one slot written.
+    assert [(short.need, short.missing, short.slack_bytes) for short in step.preemption_shortfalls] == [
+        (1, 1, 2),
+        (1, 1, 3),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("options", "cause"),
+    [
+        ({"max_num_seqs": 1}, "max_num_seqs"),
+        ({"max_num_batched_tokens": 4}, "token_budget"),
+        ({"max_num_batched_tokens": 7, "enable_chunked_prefill": False}, "token_budget"),
+        ({}, None),
+    ],
+)
+def test_a_head_that_is_not_even_tried_is_held_back(options: dict[str, Any], cause: str | None) -> None:
+    world = make_world(**options)
+    world.submit(make_request(0, own=4), make_request(1, own=4))
+    step = world.decide()
+    assert (step.held_back, step.refused) == (cause, None)
+
+
+def test_a_step_that_preempts_holds_the_head_back() -> None:
+    world = make_world(blocks=3)
+    world.submit(make_request(0, own=4), make_request(1, own=4))
+    world.step()
+    assert world.decide().held_back == "preemption"
+
+
+def test_nobody_is_held_back_where_nobody_waits() -> None:
+    world = make_world(max_num_seqs=1)
+    world.submit(make_request(0, own=4))
+    assert world.decide().held_back is None
+
+
+# invariants
+
+
+def test_what_a_request_holds_is_what_it_has_computed() -> None:
+    world = make_world()
+    world.submit(make_request(0, own=8))
+    world.decide()
+    world.states[0].num_computed_tokens = 7
+    with pytest.raises(InvariantError, match="invariant 11 does not hold"):
+        check_invariants(world.scheduler)
+
+
+def test_nobody_runs_and_waits() -> None:
+    world = make_world()
+    world.submit(make_request(0, own=8))
+    world.decide()
+    world.scheduler.waiting.submit(world.states[0])
+    with pytest.raises(InvariantError, match="invariant 12 does not hold"):
+        check_invariants(world.scheduler)
+
+
+@pytest.mark.parametrize("num_tokens", [7, 18])
+def test_what_is_computed_is_known_and_the_end_is_not_passed(num_tokens: int) -> None:
+    world = make_world()
+    world.submit(make_request(0, own=8, output=10))
+    world.decide()
+    world.states[0].num_tokens = num_tokens
+    with pytest.raises(InvariantError, match="invariant 13 does not hold"):
+        check_invariants(world.scheduler)
+
+
 # departures
 
 
@@ -498,7 +602,7 @@ def test_an_aborted_request_that_runs_gives_its_blocks_back() -> None:
     world.submit(make_request(0, own=8), make_request(1, own=8))
     world.step()
     world.scheduler.abort(world.states[0])
-    world.allocator.check()
+    check_invariants(world.scheduler)
     assert (world.running, world.free) == ([1], 3)
 
 
@@ -529,6 +633,17 @@ def test_the_one_token_that_is_lacking_is_a_decode_also_at_the_end_of_a_prompt()
     assert (world.decide().prefill_tokens, world.scheduler.running[0].num_computed_tokens) == (4, 4)
     step = world.decide()
     assert (step.decode_seqs, step.prefill_tokens, step.context_tokens) == (1, 0, 5)
+
+
+def test_a_chunk_of_one_token_in_the_middle_of_a_prompt_is_prefill() -> None:
+    world = make_world(max_num_batched_tokens=1)
+    world.submit(make_request(0, own=3))
+    work = []
+    for _ in range(4):
+        step = world.decide()
+        work.append((step.prefill_tokens, step.decode_seqs))
+        world.complete(step)
+    assert work == [(1, 0), (1, 0), (0, 1), (0, 1)]
 
 
 def test_a_hit_is_context_but_not_work() -> None:

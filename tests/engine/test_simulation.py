@@ -42,6 +42,7 @@ class Run:
             watermark_blocks=watermark_blocks,
             on_step=self.on_step,
             on_outputs=self.on_outputs,
+            check=True,
         )
         self.recorder = simulation.run(until_ns)
         self.stalled = simulation.stalled
@@ -49,11 +50,10 @@ class Run:
         self.allocator.check()
 
     def on_step(self, now: int, step: Step) -> None:
-        self.allocator.check()
+        assert len(self.steps) < 1000, "these worlds come to an end"
         self.steps.append((now, [(state.request.id, num_tokens) for state, num_tokens in step.scheduled.items()]))
 
     def on_outputs(self, now: int, sampled: Sampled) -> None:
-        self.allocator.check()
         if sampled.finished:
             self.finished.append((now, [state.request.id for state in sampled.finished]))
 
@@ -207,13 +207,24 @@ def test_timeouts_come_before_arrivals_of_their_time() -> None:
     """A queue of one: the request that is gone at 16 makes place for the one that comes at 16."""
     run = make_run(
         blocked_until(4),
-        *(make_request(id, own=5, output=1, arrival=arrival) for id, arrival in ((1, 1), (2, 15), (3, 16))),
+        *(make_request(id, own=5, output=1, arrival=arrival) for id, arrival in ((1, 1), (2, 16))),
         blocks=3,
         timeout=15,
         max_waiting=1,
     )
-    assert run.outcomes() == {0: "finished", 1: "timed_out", 2: "rejected", 3: "timed_out"}
-    assert (run[1].ended_ns, run[2].reason, run[3].ended_ns) == (16, "queue_full", 31)
+    assert run.outcomes() == {0: "finished", 1: "timed_out", 2: "timed_out"}
+    assert (run[1].ended_ns, run[2].ended_ns) == (16, 31)
+
+
+def test_who_comes_before_a_timeout_finds_the_queue_full() -> None:
+    run = make_run(
+        blocked_until(4),
+        *(make_request(id, own=5, output=1, arrival=arrival) for id, arrival in ((1, 1), (2, 15))),
+        blocks=3,
+        timeout=15,
+        max_waiting=1,
+    )
+    assert (run[2].outcome, run[2].reason) == ("rejected", "queue_full")
 
 
 def test_a_timeout_frees_the_queue_of_an_engine_that_sleeps() -> None:

@@ -3,11 +3,18 @@ import polars as pl
 from kvsim.engine.recorder import EVENTS, Recorder
 from kvsim.engine.scheduler import Step
 from kvsim.engine.state import RequestState
-from kvsim.engine.tables import REQUEST_COLUMNS, MemoryShape, requests_frame, timeline_frame
-from kvsim.memory.allocator import Hit, Occupancy
+from kvsim.engine.tables import (
+    PRESSURE_COLUMNS,
+    REQUEST_COLUMNS,
+    MemoryShape,
+    pressure_frame,
+    requests_frame,
+    timeline_frame,
+)
+from kvsim.memory.allocator import Hit, Occupancy, Shortfall
 from tests.makers import make_request
 
-SHAPE = MemoryShape(num_blocks=11, block_size=4, block_bytes=400, token_bytes=150)
+SHAPE = MemoryShape(num_blocks=11, block_size=4, block_bytes=400, token_bytes=100)
 
 
 def test_the_pool_is_what_is_usable() -> None:
@@ -18,25 +25,25 @@ def test_levels_become_bytes() -> None:
     recorder = Recorder()
     recorder.observe(0, Occupancy(0, 0, 10, 0, 0, 0, 0), 0, 0)
     recorder.observe(
-        7, Occupancy(5, 2, 3, live_bytes=1500, padding_bytes=200, logical_bytes=3000, window_saving_bytes=600), 2, 1
+        7, Occupancy(5, 2, 3, live_bytes=1700, padding_bytes=100, logical_bytes=2900, window_saving_bytes=400), 2, 1
     )
     row = timeline_frame(recorder, SHAPE).row(1, named=True)
     assert {name: value for name, value in row.items() if name not in EVENTS} == {
         "time_ns": 7,
         "pool_bytes": 4000,
         "allocated_bytes": 2000,
-        "live_bytes": 1500,
-        "slack_bytes": 500,
-        "tail_bytes": 300,
+        "live_bytes": 1700,
+        "slack_bytes": 300,
+        "tail_bytes": 200,
         "reserved_bytes": 0,
         "unused_bytes": 0,
-        "padding_bytes": 200,
+        "padding_bytes": 100,
         "external_bytes": 0,
         "cached_bytes": 800,
         "blank_bytes": 1200,
-        "logical_bytes": 3000,
-        "window_saving_bytes": 600,
-        "shared_saving_bytes": 900,
+        "logical_bytes": 2900,
+        "window_saving_bytes": 400,
+        "shared_saving_bytes": 800,
         "running": 2,
         "waiting": 1,
     }
@@ -51,14 +58,13 @@ def test_all_of_the_timeline_are_whole_numbers() -> None:
 
 
 def test_levels_beyond_32_bits_are_exact() -> None:
-    shape = MemoryShape(num_blocks=2**24, block_size=16, block_bytes=16 * 131_072, token_bytes=131_072)
+    shape = MemoryShape(num_blocks=2**24, block_size=16, block_bytes=2**21, token_bytes=2**17)
     recorder = Recorder()
-    recorder.observe(2**62, Occupancy(2**24 - 1, 0, 0, 2**45 - 2**21, 0, 2**47, 2**46), 1, 0)
+    recorder.observe(2**62, Occupancy(2**24 - 1, 0, 0, (2**24 - 1) * 2**21, 0, 2**47, 0), 1, 0)
     row = timeline_frame(recorder, shape).row(0, named=True)
     assert row["time_ns"] == 2**62
     assert row["allocated_bytes"] == row["live_bytes"] == (2**24 - 1) * 2**21
-    assert (row["logical_bytes"], row["window_saving_bytes"]) == (2**47, 2**46)
-    assert row["shared_saving_bytes"] == 2**47 - 2**46 - 2**45 + 2**21
+    assert row["logical_bytes"] == 2**47
 
 
 def test_requests_stand_in_order_of_arrival_and_unknown_times_are_null() -> None:
@@ -83,3 +89,16 @@ def test_no_requests_make_an_empty_table_with_its_columns() -> None:
     frame = requests_frame(Recorder())
     assert (frame.height, frame.columns) == (0, list(REQUEST_COLUMNS))
     assert frame.schema["admitted_ns"] == pl.Int64
+
+
+def test_pressure_keeps_need_and_what_was_there() -> None:
+    recorder = Recorder()
+    recorder.arrived(make_request(3, own=20))
+    state = RequestState(recorder.records[3].request, 0, 100)
+    shortfall = Shortfall(need=5, blank=1, evictable=2, missing=2, slack_bytes=30, least_change="gate")
+    for time in (4, 5):
+        recorder.step_began(time, Step(refused=state, refusal_shortfall=shortfall))
+    frame = pressure_frame(recorder)
+    assert frame.columns == list(PRESSURE_COLUMNS)
+    assert frame.rows() == [(4, "refused", 3, "gate", 2, 5, 1, 2, 2, 30)]
+    assert requests_frame(recorder)["refusal_cause"].to_list() == ["gate"]

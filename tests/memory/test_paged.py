@@ -12,7 +12,8 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 
-from kvsim.memory.allocator import Hit, Occupancy
+from kvsim.errors import InvariantError
+from kvsim.memory.allocator import Hit, Occupancy, Shortfall
 from kvsim.memory.groups import LayerGroup, longest_common_hit
 from kvsim.memory.paged import PagedAllocator
 from kvsim.model.attention import Attention, AttentionReach
@@ -602,12 +603,7 @@ def test_groups_give_back_one_after_the_other() -> None:
     assert list(allocator.pool.free_queue()) == [6, 5, 4, 3, 2, 1, 7]
 
 
-COUNTERS = {
-    "_live_bytes": "live bytes agree",
-    "_padding_held": "so does padding",
-    "_logical_bytes": "logical bytes agree",
-    "_window_saving_bytes": "what windows saved agrees",
-}
+COUNTERS = {"_live_bytes": 9, "_padding_held": 9, "_logical_bytes": 10, "_window_saving_bytes": 10}
 
 
 @pytest.mark.parametrize("counter", COUNTERS)
@@ -615,8 +611,37 @@ def test_check_finds_a_wrong_counter(counter: str) -> None:
     allocator = hybrid()
     admit(allocator, make_request(0, own=20))
     setattr(allocator, counter, getattr(allocator, counter) + 1)
-    with pytest.raises(AssertionError, match=COUNTERS[counter]):
+    with pytest.raises(InvariantError) as caught:
         allocator.check()
+    assert caught.value.number == COUNTERS[counter]
+
+
+@pytest.mark.parametrize(
+    ("num_tokens", "must_fit", "spare", "shortfall"),
+    [
+        # 5 blocks where 4 are free; the first 16 tokens alone would have fitted.
+        (16, 65, 0, Shortfall(5, 4, 0, 1, 0, "gate")),
+        (48, 48, 2, Shortfall(5, 4, 0, 1, 0, "watermark")),
+        (16, 65, 4, Shortfall(9, 4, 0, 5, 0, "blocks")),
+        (80, None, 0, Shortfall(5, 4, 0, 1, 0, "blocks")),
+    ],
+)
+def test_a_refused_admission_says_what_would_have_sufficed(
+    num_tokens: int, must_fit: int | None, spare: int, shortfall: Shortfall
+) -> None:
+    allocator = make_allocator(blocks=5)
+    asked = make_request(0, own=100), make_hit(), num_tokens, must_fit, spare
+    assert not allocator.admit(*asked)
+    assert allocator.why_not_admitted(*asked) == shortfall
+
+
+def test_a_refused_growth_says_what_was_free_and_what_lay_in_slack() -> None:
+    allocator = make_allocator(blocks=4)
+    first, second = make_request(0, own=16), make_request(1, own=20)
+    admit(allocator, first)
+    admit(allocator, second)
+    assert not allocator.grow(first, 17)
+    assert allocator.why_not_grown(first, 17) == Shortfall(1, 0, 0, 1, 12, "blocks")
 
 
 # random life

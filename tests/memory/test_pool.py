@@ -4,6 +4,7 @@ import pytest
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
+from kvsim.errors import InvariantError
 from kvsim.memory.pool import NULL_BLOCK, BlockPool
 
 
@@ -236,21 +237,27 @@ def test_finding_changes_nothing() -> None:
 
 
 @pytest.mark.parametrize(
-    ("damage", "finds"),
+    ("damage", "invariant"),
     [
-        (lambda pool: pool._ref_counts.__setitem__(7, 1), "free or referenced"),
-        (lambda pool: pool._blank.append(7), "blank twice"),
-        (lambda pool: pool._cached.update({7: None}), "both blank and cached"),
-        (lambda pool: pool._blank.append(NULL_BLOCK), "null block is never free"),
-        (lambda pool: pool._first_block.update({999: 6}), "listed under its block"),
-        (lambda pool: pool._keys.__setitem__(7, 999), "blank block 7 has no key"),
+        (lambda pool: pool._blank.append(NULL_BLOCK), 1),
+        (lambda pool: pool._ref_counts.__setitem__(NULL_BLOCK, 1), 1),
+        (lambda pool: pool._ref_counts.__setitem__(7, 1), 2),
+        (lambda pool: pool._blank.remove(7), 2),
+        (lambda pool: pool._blank.append(7), 3),
+        (lambda pool: pool._cached.update({7: None}), 3),
+        (lambda pool: pool._keys.__setitem__(7, 999), 4),
+        (lambda pool: pool._keys.__setitem__(1, None), 4),
+        (lambda pool: pool._first_block.update({999: 6}), 5),
+        (lambda pool: pool._later_blocks.update({101: []}), 5),
     ],
+    ids=range(10),
 )
-def test_check_finds_damage(damage: Callable[[BlockPool], object], finds: str) -> None:
+def test_check_names_the_invariant_that_is_broken(damage: Callable[[BlockPool], object], invariant: int) -> None:
     pool = make_pool()
     pool.release(take_published(pool, [101]))
+    pool.check()
     damage(pool)
-    with pytest.raises(AssertionError, match=finds):
+    with pytest.raises(InvariantError, match=f"invariant {invariant} does not hold"):
         pool.check()
 
 

@@ -349,7 +349,7 @@ def test_a_folder_is_refused(format: str, tmp_path: Path) -> None:
 
 
 def test_an_unknown_format_is_answered_with_the_known_ones() -> None:
-    with pytest.raises(ValueError, match="must be one of azure, mooncake, got 'burstgpt'"):
+    with pytest.raises(ValueError, match="format must be one of azure, mooncake, got 'burstgpt'"):
         Trace(path="trace", format="burstgpt")
 
 
