@@ -1,8 +1,11 @@
 """The command line: each command parses, calls the library, prints. Every one can be done from Python too."""
 
+import os
+import signal
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
+from io import TextIOWrapper
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -27,9 +30,17 @@ app = typer.Typer(
 
 def main() -> None:
     """Entry point: what kvsim refuses is one message on stderr and exit code 2; a failed recount exits with 1."""
+    os.environ["MPLBACKEND"] = "agg"  # pictures go to files; a backend set for notebooks may not be there
+    signal.signal(signal.SIGTERM, lambda _number, _frame: sys.exit(143))
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")
     try:
         app(prog_name="kvsim")
     except KvsimError as error:
+        print(f"error: {error}", file=sys.stderr)
+        sys.exit(2)
+    except OSError as error:
         print(f"error: {error}", file=sys.stderr)
         sys.exit(2)
     except InvariantError as error:
@@ -81,7 +92,7 @@ def run(
     - `kvsim run scenarios/quick_start.toml --set memory.block_size=128 --set workload.rate=8`
     - `kvsim run scenarios/quick_start.toml --json`
     """
-    from kvsim.study.files import staged, summary_json, write_results
+    from kvsim.study.files import remove_other_results, staged, summary_json, write_results
     from kvsim.study.run import simulate
     from kvsim.study.scenario import load_scenario
 
@@ -91,6 +102,8 @@ def run(
             results = simulate(loaded, check=check, on_progress=on_progress)
         if folder is not None:
             write_results(results, folder, loaded.study.write)
+    if out is not None:
+        remove_other_results(out, loaded.study.write)
     if json:
         sys.stdout.write(summary_json(results))
     else:
@@ -107,10 +120,10 @@ def plot(
     ] = None,
 ) -> None:
     """Draw memory over time again from the files of a run."""
-    from kvsim.study.files import PLOT, read_results, staged
+    from kvsim.study.files import FILES, read_results, staged
     from kvsim.study.plots import save_memory_plot
 
-    target = out or directory / PLOT
+    target = out or directory / FILES["plot"]
     results = read_results(directory)
     with staged(target.parent) as folder:
         save_memory_plot(results, folder / target.name)
@@ -282,7 +295,7 @@ def _print_json(value: object) -> None:
 def _print(page: "RenderableType") -> None:
     from rich.console import Console
 
-    Console(highlight=False).print(page)
+    Console(highlight=False, markup=False).print(page)
 
 
 @contextmanager

@@ -12,6 +12,17 @@ BYTES = {"unit": "bytes"}
 NANOSECONDS = {"unit": "ns"}
 """Marks a field that a scenario file writes as "8 ms"."""
 
+_SHOWN = 80
+
+
+def shown(value: object) -> str:
+    """A value as a message repeats it: printable, and not at any length."""
+    if isinstance(value, int) and abs(value) >= 10**30:
+        return "a number of over 30 digits"
+    text = repr(value)
+    return text if len(text) <= _SHOWN else f"{text[:_SHOWN]}..."
+
+
 Rule = Callable[[Any, "Attribute[Any]", Any], None]
 
 
@@ -20,7 +31,7 @@ def between(low: float, high: float) -> Rule:
 
     def check(_instance: object, attribute: "Attribute[Any]", value: float) -> None:
         if not low <= value <= high:
-            raise ValueError(f"{attribute.name} must be between {low:,} and {high:,}, got {value!r}")
+            raise ValueError(f"{attribute.name} must be between {low:,} and {high:,}, got {shown(value)}")
 
     return check
 
@@ -28,7 +39,7 @@ def between(low: float, high: float) -> Rule:
 def at_least(low: int) -> Rule:
     def check(_instance: object, attribute: "Attribute[Any]", value: float) -> None:
         if value < low:
-            raise ValueError(f"{attribute.name} must be >= {low}, got {value!r}")
+            raise ValueError(f"{attribute.name} must be >= {low}, got {shown(value)}")
 
     return check
 
@@ -38,7 +49,7 @@ def more_than_zero(high: float) -> Rule:
 
     def check(_instance: object, attribute: "Attribute[Any]", value: float) -> None:
         if not 0 < value <= high:
-            raise ValueError(f"{attribute.name} must be > 0 and at most {high:,.0f}, got {value!r}")
+            raise ValueError(f"{attribute.name} must be > 0 and at most {high:,.0f}, got {shown(value)}")
 
     return check
 
@@ -53,7 +64,7 @@ def one_of(words: Iterable[str]) -> Rule:
 
     def check(_instance: object, attribute: "Attribute[Any]", value: str) -> None:
         if value not in known:
-            raise ValueError(f"{attribute.name} must be one of {', '.join(known)}, got {value!r}")
+            raise ValueError(f"{attribute.name} must be one of {', '.join(known)}, got {shown(value)}")
 
     return check
 

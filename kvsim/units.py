@@ -17,7 +17,7 @@ BYTE_UNITS = {
 }
 TIME_UNITS = {"ns": 1, "us": 10**3, "ms": 10**6, "s": 10**9, "min": 60 * 10**9, "h": 3600 * 10**9}
 
-_QUANTITY = re.compile(r"\s*(\d+(?:_\d+)*(?:\.\d+)?)\s*([A-Za-z]*)\s*")
+_QUANTITY = re.compile(r"\s*(\d{1,30}(?:\.\d{1,30})?)\s*([A-Za-z]*)\s*")
 
 
 def parse_bytes(value: object) -> int:
@@ -45,7 +45,7 @@ def _parse(value: object, units: dict[str, int], rule: str) -> int:
     number, unit = match.groups()
     if unit not in units:
         raise ValueError(f"must be {rule}; units are {', '.join(units)}")
-    return int(Decimal(number.replace("_", "")) * units[unit])
+    return int(Decimal(number) * units[unit])
 
 
 def format_bytes(num_bytes: int | float) -> str:

@@ -37,7 +37,7 @@ def refused(*arguments: str | Path) -> str:
     return done.stderr.removeprefix("error: ").removesuffix("\n")
 
 
-def test_run_prints_a_table_and_writes_four_files(tmp_path: Path) -> None:
+def test_run_prints_a_table_and_writes_five_files(tmp_path: Path) -> None:
     done = kvsim("run", write_scenario(tmp_path), "--out", tmp_path / "out")
     assert done.returncode == 0
     assert done.stderr == "", "no progress bar where nobody watches"
@@ -53,7 +53,7 @@ def test_run_prints_a_table_and_writes_four_files(tmp_path: Path) -> None:
         assert line in done.stdout
     assert "2 layers x 1 KV head x (4 K + 4 V) x 2 B = 32 B" in done.stdout
     assert "not an out-of-memory predictor and not a throughput benchmark" in done.stdout
-    names = ["memory.png", "requests.parquet", "summary.json", "timeline.parquet"]
+    names = ["memory.png", "pressure.parquet", "requests.parquet", "summary.json", "timeline.parquet"]
     assert sorted(path.name for path in (tmp_path / "out").iterdir()) == names
 
 
@@ -144,20 +144,69 @@ def test_an_output_that_cannot_be_written_is_refused_before_the_run(tmp_path: Pa
     assert refused("run", path, "--out", path) == f"{path}: cannot be written to: File exists"
 
 
-def test_ctrl_c_leaves_nothing_behind_and_exits_with_130(tmp_path: Path) -> None:
+def test_a_dollar_in_the_question_is_a_dollar(tmp_path: Path) -> None:
     path = write_scenario(tmp_path)
-    endless = ("--set", "workload.num_requests=100000000", "--out", tmp_path / "out")
+    question = "question=Does $5,000 buy 50% more than $4,000? [bold]\u65e5"
+    done = kvsim("run", path, "--set", question, "--out", tmp_path / "out")
+    assert done.returncode == 0
+    assert done.stderr == ""
+    assert "Does $5,000 buy 50% more than $4,000? [bold]" in done.stdout
+
+
+def test_a_folder_is_of_one_run(tmp_path: Path) -> None:
+    path = write_scenario(tmp_path)
+    kvsim("run", path, "--out", tmp_path / "out")
+    done = kvsim("run", path, "--set", "study.write=['summary']", "--out", tmp_path / "out")
+    assert done.returncode == 0
+    assert [file.name for file in (tmp_path / "out").iterdir()] == ["summary.json"]
+    assert "timeline.parquet: cannot be read" in refused("plot", tmp_path / "out")
+
+
+def test_a_trace_may_come_through_a_pipe(tmp_path: Path) -> None:
+    path = write_scenario(tmp_path, TINY_TRACE)
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    feeder = subprocess.Popen(f"cat '{tmp_path}/trace.csv' > '{pipe}'", shell=True)
+    done = kvsim("run", path, "--json", "--set", "workload.path=pipe")
+    feeder.wait()
+    assert json.loads(done.stdout)["metrics"]["requests"] == 3
+
+
+@pytest.mark.parametrize("arguments", [("/dev/zero",), ("scenario.toml", "--set", "workload.path=/dev/zero")])
+def test_devices_are_no_files(tmp_path: Path, arguments: tuple[str, ...]) -> None:
+    path = write_scenario(tmp_path, TINY_TRACE)
+    assert "/dev/zero: is a device, not a file" in refused("run", path.parent / arguments[0], *arguments[1:])
+
+
+def test_a_recount_of_everything_is_clean(tmp_path: Path) -> None:
+    done = kvsim("run", write_scenario(tmp_path), "--check", "--json")
+    assert done.returncode == 0
+    assert done.stdout == kvsim("run", tmp_path / "scenario.toml", "--json").stdout
+
+
+def test_sigterm_leaves_nothing_behind(tmp_path: Path) -> None:
+    assert stopped_by(signal.SIGTERM, tmp_path) == 143
+
+
+def test_ctrl_c_leaves_nothing_behind_and_exits_with_130(tmp_path: Path) -> None:
+    assert stopped_by(signal.SIGINT, tmp_path) == 130
+
+
+def stopped_by(signal_number: int, folder: Path) -> int:
+    """Exit code of a long run that is stopped in its middle, which leaves neither files nor a traceback."""
+    path = write_scenario(folder)
+    endless = ("--set", "workload.num_requests=100000000", "--out", folder / "out")
     process = subprocess.Popen(command("run", path, *endless), env=environment(), stderr=subprocess.PIPE, text=True)
     deadline = time.monotonic() + 30
-    while not (tmp_path / "out").exists():
+    while not (folder / "out").exists():
         assert time.monotonic() < deadline
         time.sleep(0.05)
     time.sleep(0.5)
-    process.send_signal(signal.SIGINT)
+    process.send_signal(signal_number)
     _, said = process.communicate(timeout=30)
-    assert process.returncode == 130
     assert "Traceback" not in said
-    assert not (tmp_path / "out").exists()
+    assert not (folder / "out").exists()
+    return process.returncode
 
 
 def test_model_shows_layers_by_kind() -> None:

@@ -45,6 +45,28 @@ class RunTables:
     pressure: pl.DataFrame
 
 
+TIMELINE_COLUMNS = (
+    "time_ns",
+    "pool_bytes",
+    "allocated_bytes",
+    "live_bytes",
+    "slack_bytes",
+    "tail_bytes",
+    "reserved_bytes",
+    "unused_bytes",
+    "padding_bytes",
+    "external_bytes",
+    "cached_bytes",
+    "blank_bytes",
+    "logical_bytes",
+    "window_saving_bytes",
+    "shared_saving_bytes",
+    "running",
+    "waiting",
+    *EVENTS,
+)
+
+
 def timeline_frame(recorder: Recorder, shape: MemoryShape) -> pl.DataFrame:
     """The recorder's levels in bytes. A paged pool reserves nothing, and any free block serves."""
     level = {name: np.frombuffer(column, dtype=np.int64) for name, column in recorder.levels.items()}
@@ -71,7 +93,7 @@ def timeline_frame(recorder: Recorder, shape: MemoryShape) -> pl.DataFrame:
         "waiting": level["waiting"],
         **{name: np.frombuffer(recorder.events[name], dtype=np.int64) for name in EVENTS},
     }
-    return pl.DataFrame(columns)
+    return pl.DataFrame({name: columns[name] for name in TIMELINE_COLUMNS})
 
 
 REQUEST_COLUMNS: dict[str, tuple[Any, Callable[[RequestRecord], Any]]] = {
@@ -124,3 +146,11 @@ def _frame(rows: list[Any], columns: dict[str, tuple[Any, Callable[[Any], Any]]]
     return pl.DataFrame(
         {name: pl.Series(name, [get(row) for row in rows], dtype=dtype) for name, (dtype, get) in columns.items()}
     )
+
+
+SCHEMAS: dict[str, dict[str, Any]] = {
+    "timeline": dict.fromkeys(TIMELINE_COLUMNS, pl.Int64()),
+    "requests": {name: dtype() for name, (dtype, _get) in REQUEST_COLUMNS.items()},
+    "pressure": {name: dtype() for name, (dtype, _get) in PRESSURE_COLUMNS.items()},
+}
+"""Columns and types of the tables, in their order."""

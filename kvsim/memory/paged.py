@@ -77,7 +77,7 @@ class PagedAllocator:
         self._head_keys: tuple[int, list[int]] | None = None
         self._padding_bytes = [self.block_bytes - block_size * group.token_bytes for group in groups]
         kept = any(group.attention.kind == "full" for group in groups)
-        self._longest_table = num_blocks if kept else max_model_len // block_size
+        self._longest_table = min(num_blocks, max_model_len // block_size) if kept else max_model_len // block_size
         self._bytes_per_token = sum(group.token_bytes for group in groups)
         self._kinds: dict[Attention, list[int]] = {}
         for number, group in sorted(enumerate(groups), key=lambda pair: pair[1].attention.kind != "full"):

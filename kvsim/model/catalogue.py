@@ -14,6 +14,7 @@ from typing import TypedDict, cast
 from kvsim.errors import ModelError
 from kvsim.model.geometry import ModelGeometry
 from kvsim.model.hf_config import geometry_from_config, read_config
+from kvsim.rules import shown
 
 HUB_PREFIX = "hf:"
 """What a config on the Hugging Face hub starts with: "hf:org/model"."""
@@ -54,4 +55,6 @@ def load_geometry(config: str, base: Path) -> ModelGeometry:
         return read_config(path / "config.json")
     close = difflib.get_close_matches(name, models, n=5, cutoff=0.5)
     near = f"; close names: {', '.join(close)}" if close else ""
-    raise ModelError(f"{config!r} is neither a config.json nor one of the {len(models)} models of the catalogue{near}")
+    raise ModelError(
+        f"{shown(config)} is neither a config.json nor one of the {len(models)} models of the catalogue{near}"
+    )

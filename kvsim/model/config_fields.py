@@ -5,6 +5,7 @@ from typing import NamedTuple, TypeGuard
 
 from kvsim.errors import ModelError, UnsupportedModelError
 from kvsim.model.geometry import MAX_LAYERS
+from kvsim.rules import shown
 
 # One quantity, many names; the first that is present and not null counts. In an encoder-decoder model that
 # is the decoder's, which keeps the cache.
@@ -86,7 +87,7 @@ class ConfigFields:
             if value is None:
                 continue
             if value < 0:
-                raise self.error(f"{name} must not be negative, got {_shown(value)}")
+                raise self.error(f"{name} must not be negative, got {shown(value)}")
             return value
         return None
 
@@ -111,7 +112,7 @@ class ConfigFields:
         if value is None:
             return default
         if not isinstance(value, bool):
-            raise self.error(f"{name} must be true or false, got {_shown(value)}")
+            raise self.error(f"{name} must be true or false, got {shown(value)}")
         return value
 
     def section(self, name: str) -> "ConfigFields":
@@ -120,7 +121,7 @@ class ConfigFields:
         if value is None:
             value = {}
         if not isinstance(value, dict):
-            raise self.error(f"{name} must be an object, got {_shown(value)}")
+            raise self.error(f"{name} must be an object, got {shown(value)}")
         return ConfigFields(f"{self.name}: {name}", value, parent=self)
 
     def list_of(self, name: str) -> list[object] | None:
@@ -129,7 +130,7 @@ class ConfigFields:
         if value is None or value == []:
             return None
         if not isinstance(value, list):
-            raise self.error(f"{name} must be a list, got {_shown(value)}")
+            raise self.error(f"{name} must be a list, got {shown(value)}")
         return value
 
     def per_layer(self, name: str) -> list[object] | None:
@@ -149,7 +150,7 @@ class ConfigFields:
         """A list of 0 or 1 for each layer, None where it is absent or empty."""
         values = self.per_layer(name)
         if values is not None and not all(value in (0, 1) for value in values):
-            raise self.error(f"{name} must be a list of 0 and 1, got {_shown(values)}")
+            raise self.error(f"{name} must be a list of 0 and 1, got {shown(values)}")
         return None if values is None else [value == 1 for value in values]
 
     def words(self, name: str, known: Collection[str]) -> list[str] | None:
@@ -161,7 +162,7 @@ class ConfigFields:
         for index, word in enumerate(self.per_layer(name) or ()):
             if not isinstance(word, str) or word not in known:
                 raise UnsupportedModelError(
-                    f"{self.name}: {name}[{index}] is {_shown(word)}, which kvsim does not know "
+                    f"{self.name}: {name}[{index}] is {shown(word)}, which kvsim does not know "
                     f"for model_type {self.model_type!r}"
                 )
             words.append(word)
@@ -176,7 +177,7 @@ class ConfigFields:
         if not isinstance(values, list) or not all(
             _is_whole(value, above=first - 1) and value <= last for value in values
         ):
-            raise self.error(f"{name} must be a list of layers from {first} to {last}, got {_shown(values)}")
+            raise self.error(f"{name} must be a list of layers from {first} to {last}, got {shown(values)}")
         return frozenset(value - first for value in values)
 
     def num_layers(self) -> int:
@@ -240,9 +241,9 @@ class ConfigFields:
         if value is None:
             return None
         if not _is_whole(value):
-            raise self.error(f"{name} must be a whole number, got {_shown(value)}")
+            raise self.error(f"{name} must be a whole number, got {shown(value)}")
         if value > MAX_NUMBER:
-            raise self.error(f"{name} must be at most {MAX_NUMBER:,}, got {_shown(value)}")
+            raise self.error(f"{name} must be at most {MAX_NUMBER:,}, got {shown(value)}")
         return value
 
     def error(self, problem: str) -> ModelError:
@@ -258,8 +259,3 @@ class ConfigFields:
 def _is_whole(value: object, above: int | None = None) -> TypeGuard[int]:
     """Whether `value` is a whole number, which true and false are not, and greater than `above` if given."""
     return isinstance(value, int) and not isinstance(value, bool) and (above is None or value > above)
-
-
-def _shown(value: object) -> str:
-    text = repr(value) if not isinstance(value, int) or abs(value) < 10**30 else "a number of over 30 digits"
-    return text if len(text) <= 60 else text[:57] + "..."

@@ -4,8 +4,10 @@ A run with more instants than the picture has columns is drawn by columns of equ
 time-weighted mean of the column, and a thin line shows the most that was allocated in it.
 """
 
+import warnings
 from collections.abc import Callable
 from pathlib import Path
+from textwrap import shorten
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -151,11 +153,15 @@ PLOTS: dict[str, Callable[..., "Axes"]] = {"memory": plot_memory, "slack": plot_
 
 
 def save_memory_plot(results: Results, path: Path) -> None:
-    """The question above memory, slack and requests over the same time, as a PNG of 1600 x 1100 pixels."""
-    from matplotlib import rc_context
+    """The question above memory, slack and requests over the same time, as a PNG of 1600 x 1100 pixels.
+
+    Neither the user's own matplotlib settings nor characters that the font lacks may change or stop it.
+    """
+    import matplotlib.style
     from matplotlib.figure import Figure
 
-    with rc_context({"font.size": 12.5}):
+    with matplotlib.style.context(["default", {"font.size": 12.5}]), warnings.catch_warnings():
+        warnings.simplefilter("ignore", UserWarning)
         figure = Figure(figsize=(16, 11), dpi=100, layout="constrained")
         _draw_all(results, figure)
         figure.savefig(path, format="png", metadata={"Software": None})
@@ -167,7 +173,8 @@ def _draw_all(results: Results, figure: "Figure") -> None:
         draw(results, ax=ax)
         ax.label_outer()
         ax.grid(axis="y", alpha=0.25)
-    figure.suptitle(str(results.description["question"]), fontsize=18, wrap=True)
+    question = shorten(str(results.description["question"]), 200, placeholder=" ...")
+    figure.suptitle(question, fontsize=18, wrap=True, parse_math=False)
     figure.align_ylabels()
 
 

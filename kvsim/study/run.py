@@ -25,7 +25,7 @@ from kvsim.model.groups import bytes_per_block
 from kvsim.model.plan import KVCachePlan, Worker, lay_out, num_blocks_of
 from kvsim.model.specs import AttentionSpec, MambaSpec
 from kvsim.study.notes import notes_on
-from kvsim.study.scenario import MAX_BLOCKS, Scenario, scenario_dict
+from kvsim.study.scenario import MAX_BLOCKS, MAX_POOL_BYTES, Scenario, scenario_dict
 from kvsim.units import format_bytes
 from kvsim.workload.request import Request
 from kvsim.workload.traces import Trace
@@ -101,7 +101,7 @@ def simulate(scenario: Scenario, *, check: bool = False, on_progress: Progress |
     except OverflowError:
         raise ScenarioError(
             scenario.source,
-            ["workload and engine.latency must end within 292 simulated years: raise the rate or lower the latency"],
+            ["simulated times and bytes must fit in 64 bits: raise the rate, or lower speed-up, latency or sizes"],
         ) from None
     return Results(
         description=_describe(scenario, planned),
@@ -226,6 +226,14 @@ def _num_blocks(scenario: Scenario, num_blocks: int, block_bytes: int) -> int:
                 f"one, got {format_bytes(budget)}"
             ],
         )
+    if num_blocks * block_bytes > MAX_POOL_BYTES:
+        raise ScenarioError(
+            scenario.source,
+            [
+                f"memory must not be larger than {format_bytes(MAX_POOL_BYTES)}, got {num_blocks:,} blocks of "
+                f"{format_bytes(block_bytes)}"
+            ],
+        )
     if num_blocks > MAX_BLOCKS:
         raise ScenarioError(
             scenario.source,
@@ -300,6 +308,7 @@ def _describe(scenario: Scenario, planned: Plan) -> dict[str, Any]:
             "usable_blocks": shape.num_blocks - 1,
             "block_size_tokens": shape.block_size,
             "block_bytes": shape.block_bytes,
+            "bytes_per_token": shape.token_bytes,
             "pool_bytes": shape.pool_bytes,
         },
     }

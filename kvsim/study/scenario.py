@@ -1,5 +1,6 @@
 """The scenario file: one question in TOML, one frozen class a table, every problem reported at once."""
 
+import stat
 import tomllib
 from collections.abc import Iterable, Mapping
 from pathlib import Path
@@ -10,13 +11,18 @@ from attrs import evolve, field, frozen, validators
 from kvsim.engine.config import EngineConfig
 from kvsim.errors import ScenarioError
 from kvsim.model.geometry import KVDtype
-from kvsim.rules import BYTES, Consistent, at_least, between, not_blank, token_count
+from kvsim.rules import BYTES, Consistent, at_least, between, not_blank, shown, token_count
 from kvsim.study.structure import StructureError, TableReader, table_of
 from kvsim.workload.generate import ARRIVALS, LENGTHS, Constant, Gamma, Poisson
 from kvsim.workload.traces import Trace
 
 MAX_BLOCKS = 2**24
 """More blocks than this take gigabytes to keep; larger blocks answer the same question."""
+
+MAX_POOL_BYTES = 2**50
+"""One PiB on one device: beyond it lies a slip of the pen."""
+
+MAX_SCENARIO_BYTES = 2**20
 
 _NOT_IN_FILE = {"in_file": False}
 
@@ -142,30 +148,54 @@ def scenario_dict(scenario: Scenario) -> dict[str, Any]:
 
 
 def _read_toml(path: Path) -> dict[str, Any]:
+    """The tables of a regular file or a pipe; anything else might never end."""
     try:
-        return tomllib.loads(path.read_text(encoding="utf-8"))
-    except tomllib.TOMLDecodeError as error:
-        raise ScenarioError(str(path), [f"not TOML: {error}"]) from None
-    except UnicodeDecodeError:
-        raise ScenarioError(str(path), ["not UTF-8 text"]) from None
+        mode = path.stat().st_mode
+        if stat.S_ISCHR(mode) or stat.S_ISBLK(mode):
+            raise ScenarioError(str(path), ["is a device, not a file"])
+        with path.open("rb") as file:
+            content = file.read(MAX_SCENARIO_BYTES + 1)
     except OSError as error:
         raise ScenarioError(str(path), [f"cannot be read: {error.strerror}"]) from None
+    if len(content) > MAX_SCENARIO_BYTES:
+        raise ScenarioError(str(path), [f"must be at most {MAX_SCENARIO_BYTES:,} bytes"])
+    try:
+        return _parse_toml(content.decode("utf-8-sig"))
+    except UnicodeDecodeError:
+        raise ScenarioError(str(path), ["not UTF-8 text"]) from None
+    except ValueError as error:
+        raise ScenarioError(str(path), [f"not TOML: {error}"]) from None
+
+
+def _parse_toml(text: str) -> dict[str, Any]:
+    """Raises ValueError with what is wrong."""
+    try:
+        return tomllib.loads(text)
+    except tomllib.TOMLDecodeError:
+        raise
+    except ValueError:
+        raise ValueError("a number has too many digits") from None
+    except RecursionError:
+        raise ValueError("nested too deeply") from None
 
 
 def _override(table: dict[str, Any], override: str) -> None:
     """Set one key, or remove it where the value is empty. A value that is not TOML is taken as a string."""
     name, equals, text = override.partition("=")
     *parents, key = name.strip().split(".")
-    if not equals or not key:
-        raise ScenarioError("--set", [f"must be key=value or table.key=value, got {override!r}"])
+    if not equals or not key or not all(parents):
+        raise ScenarioError("--set", [f"must be key=value or table.key=value, got {shown(override)}"])
     for parent in parents:
         table = table.setdefault(parent, {})
         if not isinstance(table, dict):
-            raise ScenarioError("--set", [f"{parent} is not a table, got {override!r}"])
+            raise ScenarioError("--set", [f"{parent} is not a table, got {shown(override)}"])
     if not text.strip():
-        table.pop(key, None)
+        if key not in table:
+            raise ScenarioError("--set", [f"{name.strip()} is not there to be removed"])
+        del table[key]
         return
     try:
-        table[key] = tomllib.loads(f"value = {text}")["value"]
-    except tomllib.TOMLDecodeError:
-        table[key] = text.strip()
+        parsed = _parse_toml(f"value = {text}")
+    except ValueError:
+        parsed = {}
+    table[key] = parsed["value"] if set(parsed) == {"value"} else text.strip()

@@ -5,7 +5,6 @@ validators checked field by field so that none hides another, `kind` choosing am
 their units, and messages that name the path, the rule and the value.
 """
 
-import math
 import types
 from collections.abc import Callable, Mapping
 from difflib import get_close_matches
@@ -16,13 +15,15 @@ from cattrs import ClassValidationError, Converter, IterableValidationError
 from cattrs.errors import ForbiddenExtraKeysError
 from cattrs.gen import make_dict_structure_fn, override
 
-from kvsim.rules import Consistent, Contradiction
+from kvsim.rules import Consistent, Contradiction, shown
 from kvsim.units import parse_bytes, parse_duration_ns
 
 T = TypeVar("T")
 
 Kinds = Mapping[str, type[Any]]
 """What the `kind` key of a table may say, and the class it then stands for."""
+
+_LARGEST_NUMBER = 1e300
 
 _PARSERS = {"bytes": parse_bytes, "ns": parse_duration_ns}
 
@@ -67,7 +68,7 @@ class TableReader:
 
         def read_table(value: Any, type_: Any) -> Any:
             if not isinstance(value, dict):
-                raise ValueError(f"must be a table, got {value!r}")
+                raise ValueError(f"must be a table, got {shown(value)}")
             try:
                 return structure(value, type_)
             except ClassValidationError as error:
@@ -88,7 +89,7 @@ class TableReader:
                 try:
                     structured: Any = parse(value)
                 except ValueError as error:
-                    raise ValueError(f"{error}, got {value!r}") from None
+                    raise ValueError(f"{error}, got {shown(value)}") from None
             else:
                 structured = self._converter.structure(value, type_)
             if attribute.validator is not None:
@@ -108,17 +109,17 @@ class TableReader:
         kinds = self._kinds_of(type_)
         assert kinds is not None, "only called for unions that have kinds"
         if not isinstance(value, dict):
-            raise ValueError(f"must be a table with a kind, got {value!r}")
+            raise ValueError(f"must be a table with a kind, got {shown(value)}")
         if "kind" not in value:
             raise ValueError(f"needs a kind: one of {', '.join(kinds)}")
         kind = value["kind"]
         if not isinstance(kind, str) or kind not in kinds:
-            raise ValueError(f"must have a kind that is one of {', '.join(kinds)}, got {kind!r}")
+            raise ValueError(f"must have a kind that is one of {', '.join(kinds)}, got {shown(kind)}")
         return self._converter.structure({k: v for k, v in value.items() if k != "kind"}, kinds[kind])
 
     def _read_list(self, value: Any, type_: Any) -> Any:
         if not isinstance(value, list):
-            raise ValueError(f"must be a list, got {value!r}")
+            raise ValueError(f"must be a list, got {shown(value)}")
         item_type = get_args(type_)[0]
         return tuple(self._converter.structure(item, item_type) for item in value)
 
@@ -168,25 +169,27 @@ def _is_a(origin: Any) -> Callable[[Any], bool]:
 
 def _read_int(value: Any, _type: Any) -> int:
     if type(value) is not int:
-        raise ValueError(f"must be a whole number, got {value!r}")
+        raise ValueError(f"must be a whole number, got {shown(value)}")
     return value
 
 
 def _read_float(value: Any, _type: Any) -> float:
-    if type(value) not in (int, float) or not math.isfinite(value):
-        raise ValueError(f"must be a number, got {value!r}")
+    if type(value) not in (int, float) or not abs(value) <= _LARGEST_NUMBER:
+        raise ValueError(f"must be a number, got {shown(value)}")
     return float(value)
 
 
 def _read_bool(value: Any, _type: Any) -> bool:
     if type(value) is not bool:
-        raise ValueError(f"must be true or false, got {value!r}")
+        raise ValueError(f"must be true or false, got {shown(value)}")
     return value
 
 
 def _read_str(value: Any, _type: Any) -> str:
     if type(value) is not str:
-        raise ValueError(f"must be a string, got {value!r}")
+        raise ValueError(f"must be a string, got {shown(value)}")
+    if "\0" in value or any("\ud800" <= character <= "\udfff" for character in value):
+        raise ValueError(f"must be text without null characters and surrogates, got {shown(value)}")
     return value
 
 
@@ -201,7 +204,7 @@ _PRIMITIVES: dict[type[Any], Callable[[Any, Any], Any]] = {
 def _read_literal(value: Any, type_: Any) -> Any:
     known = get_args(type_)
     if not isinstance(value, str) or value not in known:
-        raise ValueError(f"must be one of {', '.join(known)}, got {value!r}")
+        raise ValueError(f"must be one of {', '.join(known)}, got {shown(value)}")
     return value
 
 
@@ -227,6 +230,7 @@ def _problems(error: ClassValidationError | IterableValidationError, path: str) 
 
 
 def _unknown_key(key: str, cls: type[Any], path: str) -> str:
+    key = key if key.isprintable() and len(key) < 80 else shown(key)
     known = [a.name for a in attrs.fields(cls) if a.metadata.get("in_file", True)]
     close = get_close_matches(key, known, n=1)
     hint = f"did you mean {close[0]}?" if close else f"known: {', '.join(known)}"

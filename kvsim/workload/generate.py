@@ -134,7 +134,7 @@ class Generated(Consistent):
     output: Length
     prefixes: SharedPrefixes | None = None
     priority: Length | None = None
-    num_requests: int | None = field(default=None, validator=validators.optional(at_least(1)))
+    num_requests: int | None = field(default=None, validator=validators.optional(between(1, 10**12)))
     duration: int | None = field(default=None, validator=validators.optional(at_least(1)), metadata=NANOSECONDS)
 
     @staticmethod

@@ -7,23 +7,27 @@ start at the first request; a bad line is an error that names file and line.
 import csv
 import gzip
 import json
+import re
+import stat
 import zlib
 from collections.abc import Callable, Iterator
 from datetime import datetime
 from fractions import Fraction
+from io import BufferedReader
 from itertools import islice
 from pathlib import Path
-from typing import IO, Any, NamedTuple, NoReturn
+from typing import Any, BinaryIO, NamedTuple, NoReturn, cast
 
 from attrs import field, frozen, validators
 
 from kvsim.errors import TraceError
-from kvsim.rules import MAX_TOKENS, at_least, more_than_zero, not_blank, one_of
+from kvsim.rules import MAX_TOKENS, between, more_than_zero, not_blank, one_of, shown
 from kvsim.workload.request import Request, Span, make_request
 
 MOONCAKE_BLOCK_TOKENS = 512
 _GZIP_MAGIC = b"\x1f\x8b"
 _MOST_DIGITS = 100
+_TIMESTAMP = re.compile(r"(\d{4}-\d\d-\d\d \d\d:\d\d:\d\d)(?:\.(\d{1,9}))?", re.ASCII)
 """Longer numbers are not read at all: Python refuses to, and a message need not repeat them."""
 
 
@@ -45,25 +49,27 @@ class Lines:
 
     def __iter__(self) -> Iterator[str]:
         try:
-            with self._open() as file:
-                for line in file:
+            mode = self.path.stat().st_mode
+            if stat.S_ISCHR(mode) or stat.S_ISBLK(mode):
+                raise TraceError(f"{self.path}: is a device, not a file")
+            with self.path.open("rb") as file, self._unzipped(file) as lines:
+                for line in lines:
                     self.number += 1
-                    yield line
+                    yield line.decode("utf-8-sig" if self.number == 1 else "utf-8")
         except EOFError:
             self._broken("the gzip stream is cut off")
         except (gzip.BadGzipFile, zlib.error) as error:
             self._broken(f"not a sound gzip stream ({error})")
         except UnicodeDecodeError:
-            self._broken("not UTF-8 text")
+            self.refuse("not UTF-8 text")
         except OSError as error:
             raise TraceError(f"{self.path}: cannot be read: {error.strerror}") from error
 
-    def _open(self) -> IO[str]:
-        with self.path.open("rb") as file:
-            zipped = file.read(2) == _GZIP_MAGIC
-        if zipped:
-            return gzip.open(self.path, "rt", encoding="utf-8-sig", newline="")
-        return self.path.open(encoding="utf-8-sig", newline="")
+    def _unzipped(self, file: BufferedReader) -> BinaryIO:
+        """The same file, or what is zipped in it; it is opened once, as it may be a pipe."""
+        if file.peek(2)[:2] == _GZIP_MAGIC:
+            return cast(BinaryIO, gzip.open(file))
+        return file
 
     def _broken(self, why: str) -> NoReturn:
         raise TraceError(f"{self.path}: {why} after line {self.number}") from None
@@ -84,6 +90,8 @@ def read_azure(lines: Lines) -> Iterator[Row]:
             if header[:1] and header[0].lstrip().startswith("{"):
                 lines.refuse("must be CSV with a header, got JSON: is the format mooncake?")
             lines.refuse(f"column {name} is missing, found {', '.join(header) or 'none'}")
+        if header.count(name) > 1:
+            lines.refuse(f"column {name} stands there {header.count(name)} times")
         columns[name] = header.index(name)
     time, prompt, output = columns.values()
     for row in rows:
@@ -175,7 +183,7 @@ class Trace:
     path: str = field(validator=not_blank)
     format: str = field(validator=one_of(READERS))
     speedup: float = field(default=1.0, validator=more_than_zero(1_000_000))
-    limit: int | None = field(default=None, validator=validators.optional(at_least(1)))
+    limit: int | None = field(default=None, validator=validators.optional(between(1, 10**12)))
 
     @property
     def has_content(self) -> bool:
@@ -205,39 +213,33 @@ class Trace:
 
 def _parse_timestamp(lines: Lines, text: str) -> int:
     """Nanoseconds since 1970 of "2023-11-16 18:15:46.6805900", read as UTC and without rounding."""
-    whole, _, fraction = text.partition(".")
-    rule = "TIMESTAMP must look like 2023-11-16 18:15:46.6805900"
+    match = _TIMESTAMP.fullmatch(text)
     try:
-        seconds = int(datetime.fromisoformat(whole + "+00:00").timestamp())
+        if match is None:
+            raise ValueError("another form")
+        seconds = int(datetime.fromisoformat(f"{match[1]}+00:00").timestamp())
     except ValueError:
-        lines.refuse(f"{rule}, got {_shown(text)}")
-    if not (fraction or "0").isdecimal():
-        lines.refuse(f"{rule}, got {_shown(text)}")
-    if len(fraction) > 9:
-        lines.refuse(f"TIMESTAMP must have at most nine digits after the point, got {_shown(text)}")
-    return seconds * 10**9 + int(fraction.ljust(9, "0"))
-
-
-def _shown(value: object) -> str:
-    """A value as a message repeats it."""
-    text = repr(value)
-    return text if len(text) <= _MOST_DIGITS else f"{text[:_MOST_DIGITS]}..."
+        lines.refuse(
+            f"TIMESTAMP must look like 2023-11-16 18:15:46.6805900, with at most nine digits after the point, "
+            f"got {shown(text)}"
+        )
+    return seconds * 10**9 + int((match[2] or "").ljust(9, "0"))
 
 
 def _parse_count(lines: Lines, name: str, text: str) -> int:
     digits = text.strip()
     if not digits.isdecimal() or len(digits) > _MOST_DIGITS:
-        lines.refuse(f"{name} must be a whole number from 1 to {MAX_TOKENS:,}, got {_shown(text)}")
+        lines.refuse(f"{name} must be a whole number from 1 to {MAX_TOKENS:,}, got {shown(text)}")
     return _check_count(lines, name, int(digits))
 
 
 def _check_count(lines: Lines, name: str, value: Any) -> int:
     if type(value) is not int or not 1 <= value <= MAX_TOKENS:
-        lines.refuse(f"{name} must be a whole number from 1 to {MAX_TOKENS:,}, got {_shown(value)}")
+        lines.refuse(f"{name} must be a whole number from 1 to {MAX_TOKENS:,}, got {shown(value)}")
     return int(value)
 
 
 def _check_milliseconds(lines: Lines, value: Any) -> int:
     if type(value) is not int or not 0 <= value < 10**12:
-        lines.refuse(f"timestamp must be a whole number of milliseconds >= 0, got {_shown(value)}")
+        lines.refuse(f"timestamp must be a whole number of milliseconds from 0 to 10^12, got {shown(value)}")
     return int(value)

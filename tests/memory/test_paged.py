@@ -630,7 +630,7 @@ def test_a_refused_admission_says_what_would_have_sufficed(
     num_tokens: int, must_fit: int | None, spare: int, shortfall: Shortfall
 ) -> None:
     allocator = make_allocator(blocks=5)
-    asked = make_request(0, own=100), make_hit(), num_tokens, must_fit, spare
+    asked = make_request(0, own=100), Hit(0, ([],)), num_tokens, must_fit, spare
     assert not allocator.admit(*asked)
     assert allocator.why_not_admitted(*asked) == shortfall
 

@@ -139,7 +139,7 @@ def test_all_problems_are_reported_at_once(tmp_path: Path) -> None:
         ("workload.rate=inf", "workload.rate must be a number, got inf"),
         ("workload.rate=true", "workload.rate must be a number, got True"),
         ("workload.num_requests=", "workload: num_requests or duration must be given"),
-        ("workload.num_requests=0", "workload.num_requests must be >= 1, got 0"),
+        ("workload.num_requests=0", "workload.num_requests must be between 1 and 1,000,000,000,000, got 0"),
         ("workload.prompt=7", "workload.prompt must be a table with a kind, got 7"),
         (
             "workload.prompt.kind=normal",
@@ -161,7 +161,7 @@ def test_all_problems_are_reported_at_once(tmp_path: Path) -> None:
             "engine.enable_chunked_prefill=false",
             "engine.max_num_batched_tokens must be >= max_model_len = 128 with enable_chunked_prefill = false, got 64",
         ),
-        ("study.write=['memory']", "study.write must be one of summary, timeline, requests, plot, got 'memory'"),
+        ("study.write=['memory']", "study.write must be one of summary, timeline, requests, pressure, plot, got 'memory'"),
         ("study.write=plot", "study.write must be a list, got 'plot'"),
         ("extra=1", "extra: unknown key (known: question, seed, model, memory, workload, engine, study)"),
         ("seed=-1", "seed must be between 0 and 9,223,372,036,854,775,807, got -1"),

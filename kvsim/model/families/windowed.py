@@ -78,7 +78,7 @@ def exaone4(config: ConfigFields) -> list[LayerKV]:
         return layers_from_types(config, full_layer(config))
     pattern = config.get("sliding_window_pattern")
     if isinstance(pattern, int) and not isinstance(pattern, bool):
-        pattern = "L" * (pattern - 1) + "G"
+        pattern = "L" * min(pattern - 1, config.num_layers()) + "G"
     if not isinstance(pattern, str) or not pattern or set(pattern) - set("LG"):
         raise config.undetermined("layer_types", "sliding_window_pattern")
     last = config.num_layers() - 1
