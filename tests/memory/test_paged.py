@@ -401,14 +401,77 @@ def test_all_groups_get_their_blocks_or_none_does() -> None:
     assert snapshot(allocator) == before
 
 
-def test_a_window_hits_the_rightmost_run_that_fills_it_and_needs_nothing_before() -> None:
+@pytest.mark.parametrize(("computed", "blocks"), [(10, [1, 2, 3]), (11, [0, 2, 3]), (12, [0, 2, 3, 4])])
+def test_a_block_can_go_when_the_next_token_does_not_read_its_last(computed: int, blocks: list[int]) -> None:
+    """Of 11 computed tokens the next one reads itself and those from 4 on."""
     allocator = make_windowed(LayerGroup(WINDOW_OF_8))
+    request = make_request(0, own=computed)
+    admit(allocator, request)
+    allocator.grow(request, computed + 1)
+    assert table(allocator, 0) == blocks
+
+
+@pytest.mark.parametrize(("computed", "blocks"), [(7, [1, 2]), (8, [0, 0, 3])])
+def test_a_chunk_gives_back_the_chunk_before_it(computed: int, blocks: list[int]) -> None:
+    allocator = make_windowed(LayerGroup(Attention("chunked_local", 8)))
+    request = make_request(0, own=computed)
+    admit(allocator, request)
+    allocator.grow(request, computed + 1)
+    allocator.check()
+    assert table(allocator, 0) == blocks
+
+
+def test_groups_are_freed_one_after_the_other() -> None:
+    allocator = make_windowed(LayerGroup(), LayerGroup(WINDOW_OF_8), blocks=5)
+    run_and_leave(allocator, make_request(0, own=8))
+    assert list(allocator.pool.free_queue()) == [2, 1, 4, 3]
+
+
+@pytest.mark.parametrize(
+    ("attention", "most"),
+    [
+        (Attention("sliding_window", 8), 4),  # ceil((8 - 1 + 4) / 4) + 1
+        (Attention("sliding_window", 9), 4),  # ceil((9 - 1 + 4) / 4) + 1
+        (Attention("sliding_window", 10), 5),  # ceil((10 - 1 + 4) / 4) + 1
+        (Attention("chunked_local", 8), 3),  # ceil((8 + 4) / 4)
+        (Attention("chunked_local", 9), 4),  # ceil((9 + 4) / 4)
+    ],
+)
+def test_the_gate_counts_a_window_no_further_than_it_reaches(attention: Attention, most: int) -> None:
+    """A prompt of 25 blocks, computed 4 tokens a step."""
+    request = make_request(0, own=100)
+    for usable, admitted in ((most - 1, False), (most, True)):
+        allocator = PagedAllocator(
+            usable + 1, 4, True, groups=(LayerGroup(attention),), max_num_batched_tokens=4, retention_interval=None
+        )
+        assert allocator.admit(request, make_hit(), 4, 100, 0) == admitted
+
+
+def test_a_window_hits_the_rightmost_run_that_fills_it_and_needs_nothing_before() -> None:
+    """A window of 9 reads 8 tokens back: two blocks."""
+    allocator = make_windowed(LayerGroup(Attention("sliding_window", 9)))
     run_and_leave(allocator, make_request(0, shared=16))
-    # A window of 8 reads 7 tokens back: two blocks.
     hit = allocator.find_hit(make_request(1, shared=16, own=1), 17)
     assert hit == make_hit(16, [0, 0, 3, 4])
     assert admit(allocator, make_request(1, shared=16, own=1)) == hit
     assert table(allocator, 1)[:4] == [0, 0, 3, 4]
+
+
+def test_a_run_that_does_not_fill_a_window_counts_where_it_begins_at_the_start() -> None:
+    allocator = make_windowed(LayerGroup(Attention("sliding_window", 9)))
+    run_and_leave(allocator, make_request(0, shared=4))
+    assert allocator.find_hit(make_request(1, shared=16), 16) == make_hit(4, [1])
+
+
+def test_with_retention_0_a_window_keeps_only_what_the_same_prompt_can_resume_from() -> None:
+    """Of 17 prompt tokens 16 can be hit: the window keeps the two blocks before them, and a shorter prompt finds none
+    of its own, although full attention has them all.
+    """
+    groups = (LayerGroup(), LayerGroup(Attention("sliding_window", 9)))
+    allocator = PagedAllocator(33, 4, True, groups=groups, retention_interval=0)
+    run_and_leave(allocator, make_request(0, shared=17))
+    assert allocator.find_hit(make_request(1, shared=17), 17) == Hit(16, ([1, 2, 3, 4], [0, 0, 8, 9]))
+    assert allocator.find_hit(make_request(2, shared=12, own=1), 13) == Hit(0, ([], []), boundary_tokens=12)
 
 
 def test_full_attention_is_hit_no_further_than_the_windows_beside_it() -> None:
