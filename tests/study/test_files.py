@@ -162,11 +162,13 @@ def test_a_summary_with_nonsense_sizes_is_refused(results: Results, tmp_path: Pa
 def test_a_table_with_other_columns_is_refused(results: Results, tmp_path: Path, damage: Any) -> None:
     write_results(results, tmp_path, ALL)
     damage(results.timeline).write_parquet(tmp_path / "timeline.parquet")
-    with pytest.raises(OutputError, match="timeline.parquet: not a Parquet file that kvsim run wrote"):
+    with pytest.raises(OutputError, match=r"timeline\.parquet: not a Parquet file that kvsim run wrote"):
         read_results(tmp_path)
 
 
-@pytest.mark.parametrize("damage", [lambda frame: frame.clear(), lambda frame: frame.with_columns(live_bytes=pl.lit(None, pl.Int64))])
+@pytest.mark.parametrize(
+    "damage", [lambda frame: frame.clear(), lambda frame: frame.with_columns(live_bytes=pl.lit(None, pl.Int64))]
+)
 def test_a_table_without_rows_or_values_is_refused(results: Results, tmp_path: Path, damage: Any) -> None:
     write_results(results, tmp_path, ALL)
     damage(results.timeline).write_parquet(tmp_path / "timeline.parquet")
@@ -176,7 +178,10 @@ def test_a_table_without_rows_or_values_is_refused(results: Results, tmp_path: P
 
 def test_nothing_is_moved_where_one_file_would_replace_a_folder_or_link(tmp_path: Path) -> None:
     (tmp_path / "out" / "b.txt").mkdir(parents=True)
-    with pytest.raises(OutputError, match=r"b\.txt: is there already, and is not a regular file"), staged(tmp_path / "out") as folder:
+    with (
+        pytest.raises(OutputError, match=r"b\.txt: is there already, and is not a regular file"),
+        staged(tmp_path / "out") as folder,
+    ):
         (folder / "a.txt").write_text("a")
         (folder / "b.txt").write_text("b")
     assert [path.name for path in (tmp_path / "out").iterdir()] == ["b.txt"]

@@ -161,7 +161,10 @@ def test_all_problems_are_reported_at_once(tmp_path: Path) -> None:
             "engine.enable_chunked_prefill=false",
             "engine.max_num_batched_tokens must be >= max_model_len = 128 with enable_chunked_prefill = false, got 64",
         ),
-        ("study.write=['memory']", "study.write must be one of summary, timeline, requests, pressure, plot, got 'memory'"),
+        (
+            "study.write=['memory']",
+            "study.write must be one of summary, timeline, requests, pressure, plot, got 'memory'",
+        ),
         ("study.write=plot", "study.write must be a list, got 'plot'"),
         ("extra=1", "extra: unknown key (known: question, seed, model, memory, workload, engine, study)"),
         ("seed=-1", "seed must be between 0 and 9,223,372,036,854,775,807, got -1"),

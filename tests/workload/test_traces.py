@@ -282,7 +282,10 @@ COUNT_RULE = "must be a whole number from 1 to 1,000,000,000, got"
         (mooncake_line(timestamp=-1), "timestamp must be a whole number of milliseconds from 0 to 10^12, got -1"),
         (mooncake_line(timestamp=0.5), "timestamp must be a whole number of milliseconds from 0 to 10^12, got 0.5"),
         (mooncake_line(timestamp="0"), "timestamp must be a whole number of milliseconds from 0 to 10^12, got '0'"),
-        (mooncake_line(timestamp=float("nan")), "timestamp must be a whole number of milliseconds from 0 to 10^12, got nan"),
+        (
+            mooncake_line(timestamp=float("nan")),
+            "timestamp must be a whole number of milliseconds from 0 to 10^12, got nan",
+        ),
         (
             mooncake_line(hash_ids=[0]),
             "hash_ids must have one id per 512 tokens, 2 for input_length 600, got 1",
