@@ -134,7 +134,9 @@ def read_results(directory: Path) -> Results:
             notes=tuple(written["notes"]),
             stalled=written["stalled"],
         )
-        if results.metrics != metrics:
+        if results.timeline.is_empty():
+            raise ValueError("its timeline has no rows")
+        if any(results.metrics[name] != metrics[name] for name in results.metrics):
             raise ValueError("its figures are not those of the tables beside it")
     except (KeyError, TypeError, ValueError, pl.exceptions.PolarsError) as error:
         raise OutputError(f"{directory / FILES['summary']}: not a summary that kvsim run wrote: {error}") from None

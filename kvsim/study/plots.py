@@ -174,7 +174,8 @@ def _draw_all(results: Results, figure: "Figure") -> None:
         ax.label_outer()
         ax.grid(axis="y", alpha=0.25)
     question = shorten(str(results.description["question"]), 200, placeholder=" ...")
-    figure.suptitle(question, fontsize=18, wrap=True, parse_math=False)
+    # Escaped, as what stands between two dollars would be read as a formula.
+    figure.suptitle(question.replace("$", r"\$"), fontsize=18, wrap=True)
     figure.align_ylabels()
 
 
