@@ -1,6 +1,6 @@
 """The engine decides what the naive judge decides, over random worlds; memory is recounted in every step."""
 
-from hypothesis import given
+from hypothesis import given, settings
 
 from tests.check_decisions import first_difference
 from tests.engine.worlds import worlds
@@ -22,6 +22,8 @@ def test_every_decision_is_that_of_the_naive_judge(world: World) -> None:
     assert_decisions_are_those_of_the_naive_judge(world)
 
 
+# There is more to mix here.
+@settings(max_examples=3 * settings.default.max_examples)
 @given(worlds(windows=True))
 def test_every_decision_with_windows_and_several_groups_is_that_of_the_naive_judge(world: World) -> None:
     assert_decisions_are_those_of_the_naive_judge(world)
