@@ -1,6 +1,6 @@
 """Imports point one way.
 
-errors, units, rules <- model, workload <- memory <- engine <- study <- cli
+errors, units, rules, invariants <- model, workload <- memory <- engine <- study <- cli
 """
 
 import ast
@@ -17,7 +17,7 @@ import kvsim
 PACKAGE = Path(kvsim.__file__).parent
 MODULES = sorted(PACKAGE.rglob("*.py"))
 
-FOUNDATION = {"errors", "units", "rules"}
+FOUNDATION = {"errors", "units", "rules", "invariants"}
 MAY_IMPORT = {
     **dict.fromkeys(FOUNDATION, FOUNDATION),
     # What a token costs and who asks for it do not know each other.

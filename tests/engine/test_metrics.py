@@ -12,7 +12,7 @@ import polars as pl
 import pytest
 
 from kvsim.engine.metrics import METRICS, Number
-from kvsim.engine.tables import REQUEST_COLUMNS, MemoryShape, RunTables
+from kvsim.engine.tables import PRESSURE_COLUMNS, REQUEST_COLUMNS, MemoryShape, RunTables
 
 LEVELS = {
     "time_ns": [0, 10, 40, 50],
@@ -46,6 +46,7 @@ def request_row(**changes: Any) -> dict[str, Any]:
         "hit_tokens": 0,
         "resumed_hit_tokens": 0,
         "refusals": 0,
+        "refusal_cause": None,
         "blocked_ns": 0,
         "preemptions": 0,
         "recomputed_tokens": 0,
@@ -56,7 +57,7 @@ def request_row(**changes: Any) -> dict[str, Any]:
 REQUESTS = [
     request_row(),
     request_row(admitted_ns=40, hit_tokens=64, preemptions=2, recomputed_tokens=70, resumed_hit_tokens=32),
-    request_row(outcome="cut", arrival_ns=3, admitted_ns=10, refusals=3, blocked_ns=5, preemptions=1),
+    request_row(outcome="cut", arrival_ns=3, admitted_ns=10, refusals=5, blocked_ns=5, preemptions=1),
     request_row(outcome="timed_out", admitted_ns=None, refusals=1, blocked_ns=30),
     request_row(outcome="aborted", admitted_ns=None, prompt_tokens=160, output_tokens=5, generated_tokens=0),
     request_row(outcome="unfinished", admitted_ns=40),
@@ -67,14 +68,34 @@ REQUESTS = [
 ]
 
 
-def make_tables(levels: dict[str, list[int]] = LEVELS, requests: list[dict[str, Any]] = REQUESTS) -> RunTables:
+def pressure_row(event: str, cause: str, steps: int) -> dict[str, Any]:
+    return {**dict.fromkeys(PRESSURE_COLUMNS, 0), "event": event, "cause": cause, "steps": steps}
+
+
+PRESSURE = [
+    pressure_row("refused", "gate", 1),
+    pressure_row("refused", "blocks", 2),
+    *(pressure_row("preempted", "blocks", 1) for _ in range(3)),
+    pressure_row("refused", "watermark", 2),
+    pressure_row("refused", "blocks", 1),
+]
+HELD_BACK = {"preemption": 2, "max_num_seqs": 7, "token_budget": 4}
+
+
+def make_tables(
+    levels: dict[str, list[int]] = LEVELS,
+    requests: list[dict[str, Any]] = REQUESTS,
+    pressure: list[dict[str, Any]] = PRESSURE,
+) -> RunTables:
     schema = {name: dtype for name, (dtype, _get) in REQUEST_COLUMNS.items()}
     return RunTables(
         shape=MemoryShape(num_blocks=11, block_size=4, block_bytes=400, token_bytes=150),
         worst_case_bytes=12_345,
         num_steps=17,
+        held_back_steps=HELD_BACK,
         timeline=pl.DataFrame(levels),
         requests=pl.DataFrame(requests, schema=schema),
+        pressure=pl.DataFrame(pressure, schema={name: dtype for name, (dtype, _get) in PRESSURE_COLUMNS.items()}),
     )
 
 
@@ -126,8 +147,14 @@ EXPECTED: dict[str, Number] = {
     "aborted": 1,
     "unfinished": 1,
     "refused": 2,
-    "refusals": 4,
+    "refusals": 6,
+    "refusals_for_blocks": 3,
+    "refusals_for_gate": 1,
+    "refusals_for_watermark": 2,
     "blocked_ns": 35,
+    "held_back_by_max_num_seqs": 7,
+    "held_back_by_token_budget": 4,
+    "held_back_by_preemption": 2,
     "preempted": 2,
     "preemptions": 3,
     "recomputed_tokens": 70,
@@ -173,7 +200,7 @@ def test_integrals_beyond_64_bits_are_exact() -> None:
 
 
 def test_where_there_is_nothing_to_divide_by_there_is_no_figure() -> None:
-    figures = measure(make_tables({name: [0] for name in LEVELS}, []))
+    figures = measure(make_tables({name: [0] for name in LEVELS}, [], []))
     nothing = {name for name, value in figures.items() if value is None}
     assert nothing == {
         "utilization",

@@ -1,7 +1,9 @@
+from typing import Any
+
 from kvsim.engine.recorder import EVENTS, LEVELS, Recorder
 from kvsim.engine.scheduler import Sampled, Step
 from kvsim.engine.state import RequestState
-from kvsim.memory.allocator import Hit, Occupancy
+from kvsim.memory.allocator import Hit, LeastChange, Occupancy, Shortfall
 from tests.makers import make_request
 
 EMPTY = Occupancy(0, 0, 9, 0, 0, 0, 0)
@@ -18,6 +20,19 @@ def make_recorder(*states: RequestState) -> Recorder:
 
 def make_state(id: int = 0, output: int = 10, max_model_len: int = 100) -> RequestState:
     return RequestState(make_request(id, own=20, output=output), id, max_model_len)
+
+
+def short(cause: LeastChange = "blocks", need: int = 5) -> Shortfall:
+    """`need` blocks where two are free."""
+    return Shortfall(need, 1, 1, need - 2, 70, cause)
+
+
+def refusal(state: RequestState, cause: LeastChange = "blocks", need: int = 5, **more: Any) -> Step:
+    return Step(refused=state, refusal_shortfall=short(cause, need), **more)
+
+
+def preemption(*states: RequestState, **more: Any) -> Step:
+    return Step(preempted=list(states), preemption_shortfalls=[short() for _ in states], **more)
 
 
 def rows(recorder: Recorder) -> list[tuple[int, ...]]:
@@ -46,7 +61,7 @@ def test_events_are_counted_in_the_row_of_their_instant() -> None:
     recorder = make_recorder(first)
     recorder.arrived(second.request)
     recorder.observe(0, EMPTY, 0, 2)
-    recorder.step_began(4, Step(admitted=[(first, Hit(0, ([],)))], refused=second))
+    recorder.step_began(4, refusal(second, admitted=[(first, Hit(0, ([],)))]))
     recorder.observe(4, EMPTY, 1, 1)
     recorder.observe(9, EMPTY, 1, 1)
     assert events(recorder, "arrived") == [2, 0, 0]
@@ -70,7 +85,7 @@ def test_hits_of_all_resumptions_are_added_up_and_admission_stays_the_first() ->
     recorder = make_recorder(state)
     recorder.step_began(4, Step(admitted=[(state, Hit(16, ([1],)))]))
     for time, tokens in ((8, 4), (12, 8)):
-        recorder.step_began(time - 1, Step(preempted=[state]))
+        recorder.step_began(time - 1, preemption(state))
         recorder.step_began(time, Step(resumed=[(state, Hit(tokens, ([],)))]))
     record = recorder.records[0]
     assert (record.admitted_ns, record.hit_tokens, record.resumed_hit_tokens, record.preemptions) == (4, 16, 12, 2)
@@ -80,11 +95,11 @@ def test_blocked_time_runs_from_a_refusal_to_the_next_decision_and_adds_up() -> 
     state = make_state()
     recorder = make_recorder(state)
     for time in (3, 5, 8):
-        recorder.step_began(time, Step(refused=state))
+        recorder.step_began(time, refusal(state))
     recorder.step_began(10, Step(admitted=[(state, Hit(0, ([],)))]))
     assert (recorder.records[0].refusals, recorder.records[0].blocked_ns) == (3, 7)
-    recorder.step_began(20, Step(preempted=[state]))
-    recorder.step_began(30, Step(refused=state))
+    recorder.step_began(20, preemption(state))
+    recorder.step_began(30, refusal(state))
     recorder.step_began(31, Step(resumed=[(state, Hit(0, ([],)))]))
     assert (recorder.records[0].refusals, recorder.records[0].blocked_ns) == (4, 8)
 
@@ -93,9 +108,9 @@ def test_a_head_that_is_not_refused_is_not_blocked() -> None:
     """Refused at 3 and 20; at 5 the step had no place or no budget left for it, so memory did not hold it back."""
     state = make_state()
     recorder = make_recorder(state)
-    recorder.step_began(3, Step(refused=state))
+    recorder.step_began(3, refusal(state))
     recorder.step_began(5, Step())
-    recorder.step_began(20, Step(refused=state))
+    recorder.step_began(20, refusal(state))
     recorder.step_began(21, Step(admitted=[(state, Hit(0, ([],)))]))
     assert (recorder.records[0].refusals, recorder.records[0].blocked_ns) == (2, 2 + 1)
 
@@ -104,9 +119,9 @@ def test_one_request_is_blocked_at_a_time() -> None:
     """The second, more urgent, comes to the head of the queue at 5."""
     first, second = make_state(0), make_state(1)
     recorder = make_recorder(first, second)
-    recorder.step_began(3, Step(refused=first))
-    recorder.step_began(5, Step(refused=second))
-    recorder.step_began(9, Step(admitted=[(second, Hit(0, ([],)))], refused=first))
+    recorder.step_began(3, refusal(first))
+    recorder.step_began(5, refusal(second))
+    recorder.step_began(9, refusal(first, admitted=[(second, Hit(0, ([],)))]))
     recorder.step_began(10, Step(admitted=[(first, Hit(0, ([],)))]))
     assert [recorder.records[id].blocked_ns for id in (0, 1)] == [2 + 1, 4]
 
@@ -114,7 +129,7 @@ def test_one_request_is_blocked_at_a_time() -> None:
 def test_another_that_leaves_does_not_end_the_blocked_time() -> None:
     head, other = make_state(0), make_state(1)
     recorder = make_recorder(head, other)
-    recorder.step_began(3, Step(refused=head))
+    recorder.step_began(3, refusal(head))
     recorder.gone(5, other, "aborted")
     recorder.step_began(10, Step(admitted=[(head, Hit(0, ([],)))]))
     assert (recorder.records[0].blocked_ns, recorder.records[1].blocked_ns) == (7, 0)
@@ -123,7 +138,7 @@ def test_another_that_leaves_does_not_end_the_blocked_time() -> None:
 def test_blocked_time_ends_with_the_request() -> None:
     state = make_state()
     recorder = make_recorder(state)
-    recorder.step_began(3, Step(refused=state))
+    recorder.step_began(3, refusal(state))
     recorder.gone(9, state, "timed_out")
     record = recorder.records[0]
     assert (record.blocked_ns, record.ended_ns, record.outcome) == (6, 9, "timed_out")
@@ -149,7 +164,7 @@ def test_an_unfinished_request_has_no_end() -> None:
     state.num_tokens = 23
     state.num_recomputed_tokens = 5
     recorder = make_recorder(state)
-    recorder.step_began(3, Step(refused=state))
+    recorder.step_began(3, refusal(state))
     recorder.gone(9, state, "unfinished")
     record = recorder.records[0]
     assert (record.outcome, record.ended_ns, record.generated_tokens) == ("unfinished", None, 3)
@@ -170,6 +185,6 @@ def test_only_steps_that_schedule_tokens_are_counted() -> None:
     state = make_state()
     recorder = make_recorder(state)
     recorder.step_began(1, Step(scheduled={state: 4}))
-    recorder.step_began(2, Step(preempted=[state]))
-    recorder.step_began(3, Step(refused=state))
+    recorder.step_began(2, preemption(state))
+    recorder.step_began(3, refusal(state))
     assert recorder.num_steps == 1

@@ -12,6 +12,7 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 
+from kvsim.errors import InvariantError
 from kvsim.memory.allocator import Hit, Occupancy
 from kvsim.memory.groups import LayerGroup, longest_common_hit
 from kvsim.memory.paged import PagedAllocator
@@ -602,21 +603,25 @@ def test_groups_give_back_one_after_the_other() -> None:
     assert list(allocator.pool.free_queue()) == [6, 5, 4, 3, 2, 1, 7]
 
 
-COUNTERS = {
-    "_live_bytes": "live bytes agree",
-    "_padding_held": "so does padding",
-    "_logical_bytes": "logical bytes agree",
-    "_window_saving_bytes": "what windows saved agrees",
-}
-
-
-@pytest.mark.parametrize("counter", COUNTERS)
-def test_check_finds_a_wrong_counter(counter: str) -> None:
+@pytest.mark.parametrize(
+    ("counter", "number", "finds"),
+    [
+        ("_live_bytes", 9, "{} bytes are written, counted {}"),
+        ("_padding_held", 9, "{} bytes are padding, counted {}"),
+        ("_logical_bytes", 10, "{} logical bytes, counted {}"),
+        ("_window_saving_bytes", 10, "windows saved {}, counted {}"),
+    ],
+)
+@pytest.mark.parametrize("off_by", [1, -1])
+def test_check_finds_a_wrong_counter(counter: str, number: int, finds: str, off_by: int) -> None:
     allocator = hybrid()
     admit(allocator, make_request(0, own=20))
-    setattr(allocator, counter, getattr(allocator, counter) + 1)
-    with pytest.raises(AssertionError, match=COUNTERS[counter]):
+    right = getattr(allocator, counter)
+    setattr(allocator, counter, right + off_by)
+    sentence = finds.format(right, right + off_by)
+    with pytest.raises(InvariantError, match=f"^invariant {number} does not hold: {sentence}$") as caught:
         allocator.check()
+    assert caught.value.number == number
 
 
 # random life
