@@ -110,7 +110,7 @@ def tables_of(recorder: Recorder, shape: MemoryShape) -> RunTables:
 
 
 def runs_of_refusals(decisions: list[tuple[int, Step]]) -> list[tuple[int, int, str, int, Shortfall]]:
-    """Decisions in a row that refused one request for one cause: time, request, cause, how many, what the first said."""
+    """Decisions in a row that refused one request for one cause: time, request, cause, number, what the first said."""
 
     def refused(decision: tuple[int, Step]) -> tuple[int, str] | None:
         _now, step = decision
