@@ -1,6 +1,6 @@
 from typing import Any
 
-from kvsim.engine.recorder import EVENTS, LEVELS, Recorder
+from kvsim.engine.recorder import EVENTS, LEVELS, Pressure, Recorder
 from kvsim.engine.scheduler import Sampled, Step
 from kvsim.engine.state import RequestState
 from kvsim.memory.allocator import Hit, LeastChange, Occupancy, Shortfall
@@ -179,6 +179,71 @@ def test_a_rejected_request_has_a_reason_and_ends_at_once() -> None:
     record = recorder.records[0]
     assert (record.outcome, record.reason, record.ended_ns) == ("rejected", "queue_full", 0)
     assert events(recorder, "rejected") == [1]
+
+
+def pressure(recorder: Recorder) -> list[tuple[int, str, int, str, int]]:
+    return [(row.time_ns, row.event, row.request_id, row.cause, row.steps) for row in recorder.pressure]
+
+
+def test_a_run_of_refusals_of_one_request_for_one_cause_is_one_row_with_the_figures_of_its_first_step() -> None:
+    state = make_state()
+    recorder = make_recorder(state)
+    for time, need in ((3, 6), (5, 7), (8, 5)):
+        recorder.step_began(time, refusal(state, need=need))
+    assert recorder.pressure == [Pressure(3, "refused", 0, "blocks", 3, Shortfall(6, 1, 1, 4, 70, "blocks"))]
+    assert recorder.records[0].refusal_causes == {"blocks": 3}
+
+
+def test_another_cause_or_another_request_begins_another_row() -> None:
+    first, second = make_state(0), make_state(1)
+    recorder = make_recorder(first, second)
+    recorder.step_began(1, refusal(first))
+    recorder.step_began(2, refusal(first, "gate"))
+    recorder.step_began(3, refusal(first, "gate"))
+    recorder.step_began(4, refusal(second, "gate"))
+    recorder.step_began(5, refusal(first, "gate"))
+    recorder.step_began(6, refusal(first, "watermark"))
+    recorder.step_began(7, refusal(first))
+    assert pressure(recorder) == [
+        (1, "refused", 0, "blocks", 1),
+        (2, "refused", 0, "gate", 2),
+        (4, "refused", 1, "gate", 1),
+        (5, "refused", 0, "gate", 1),
+        (6, "refused", 0, "watermark", 1),
+        (7, "refused", 0, "blocks", 1),
+    ]
+    assert recorder.records[0].refusal_causes == {"blocks": 2, "gate": 3, "watermark": 1}
+    assert recorder.records[1].refusal_causes == {"gate": 1}
+    assert sum(row.steps for row in recorder.pressure) == sum(r.refusals for r in recorder.records.values()) == 7
+
+
+def test_a_step_that_refuses_nobody_ends_a_run_of_refusals() -> None:
+    state = make_state()
+    recorder = make_recorder(state)
+    for time, step in enumerate([refusal(state), Step(held_back="token_budget"), refusal(state), refusal(state)]):
+        recorder.step_began(time, step)
+    assert pressure(recorder) == [(0, "refused", 0, "blocks", 1), (2, "refused", 0, "blocks", 2)]
+
+
+def test_a_preemption_is_a_row_of_the_victim_and_ends_a_run_of_refusals() -> None:
+    states = [make_state(id) for id in range(3)]
+    recorder = make_recorder(*states)
+    recorder.step_began(1, refusal(states[2]))
+    shortfalls = [Shortfall(2, 0, 0, 2, 7, "blocks"), Shortfall(2, 0, 1, 1, 3, "blocks")]
+    recorder.step_began(2, Step(preempted=[states[1], states[0]], preemption_shortfalls=shortfalls))
+    recorder.step_began(3, refusal(states[2]))
+    assert recorder.pressure[1:3] == [
+        Pressure(2, "preempted", 1, "blocks", 1, shortfalls[0]),
+        Pressure(2, "preempted", 0, "blocks", 1, shortfalls[1]),
+    ]
+    assert pressure(recorder)[0::3] == [(1, "refused", 2, "blocks", 1), (3, "refused", 2, "blocks", 1)]
+
+
+def test_steps_that_held_the_head_back_are_counted_by_cause() -> None:
+    recorder = make_recorder()
+    for time, cause in enumerate(["max_num_seqs", "token_budget", "max_num_seqs", None, "preemption", "max_num_seqs"]):
+        recorder.step_began(time, Step(held_back=cause))
+    assert recorder.held_back_steps == {"preemption": 1, "max_num_seqs": 3, "token_budget": 1}
 
 
 def test_only_steps_that_schedule_tokens_are_counted() -> None:

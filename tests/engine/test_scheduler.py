@@ -7,6 +7,7 @@ import pytest
 from kvsim.engine.config import EngineConfig
 from kvsim.engine.scheduler import Sampled, Scheduler, Step
 from kvsim.engine.state import RequestState
+from kvsim.memory.allocator import Shortfall
 from kvsim.memory.paged import PagedAllocator
 from kvsim.workload.request import Request
 from tests.makers import make_request
@@ -488,6 +489,127 @@ def test_the_watermark_holds_for_preempted_requests_as_well(watermark: int, resu
     world.complete(step)
     assert world.free == 3
     assert ids([state for state, _hit in world.decide().resumed]) == resumed
+
+
+# why the head was not admitted, why somebody was preempted
+
+
+def test_a_refusal_for_blocks() -> None:
+    """The first holds 3 of 5 blocks, 9 of 12 slots written; 12 tokens need 3."""
+    world = make_world(blocks=6)
+    world.submit(make_request(0, own=9), make_request(1, own=12))
+    step = world.decide()
+    assert step.refused is world.states[1]
+    assert step.refusal_shortfall == Shortfall(3, 2, 0, 1, 3, "blocks")
+    assert (step.held_back, step.preemption_shortfalls) == (None, [])
+
+
+def test_a_refusal_for_the_gate() -> None:
+    """The budget leaves the second 4 tokens, for which a block is there, but not 3 for all of them."""
+    world = make_world(blocks=6, max_num_batched_tokens=13)
+    world.submit(make_request(0, own=9), make_request(1, own=12))
+    assert world.decide().refusal_shortfall == Shortfall(3, 2, 0, 1, 3, "gate")
+    without = make_world(blocks=6, max_num_batched_tokens=13, scheduler_reserve_full_isl=False)
+    without.submit(make_request(0, own=9), make_request(1, own=12))
+    assert scheduled(without.decide()) == [(0, 9), (1, 4)]
+
+
+def test_a_refusal_for_the_watermark() -> None:
+    world = make_world(blocks=6, watermark_blocks=1)
+    world.submit(make_request(0, own=9), make_request(1, own=8))
+    assert world.decide().refusal_shortfall == Shortfall(3, 2, 0, 1, 3, "watermark")
+
+
+def test_a_refusal_counts_what_could_be_evicted() -> None:
+    world = make_world(blocks=6)
+    world.submit(make_request(0, own=8, output=1), make_request(1, own=9))
+    world.step()
+    world.submit(make_request(2, own=12))
+    assert world.decide().refusal_shortfall == Shortfall(3, 0, 2, 1, 2, "blocks")
+
+
+def test_alone_a_request_is_never_refused_for_the_watermark() -> None:
+    world = make_world(blocks=4, watermark_blocks=3)
+    world.submit(make_request(0, own=13))
+    assert world.decide().refusal_shortfall == Shortfall(4, 3, 0, 1, 0, "blocks")
+
+
+def test_each_victim_has_the_shortfall_that_cost_it_its_blocks() -> None:
+    world = make_world(blocks=4)
+    world.submit(make_request(0, own=4), make_request(1, own=4), make_request(2, own=4))
+    world.step()
+    step = world.decide()
+    assert ids(step.preempted) == [2, 1]
+    # First 0 asks; it takes the block of 2. Then 1 asks, when 0 has written one slot of its second block.
+    assert step.preemption_shortfalls == [Shortfall(1, 0, 0, 1, 0, "blocks"), Shortfall(1, 0, 0, 1, 3, "blocks")]
+
+
+def test_several_victims_of_one_demand_see_it_shrink() -> None:
+    """The first needs two blocks for its next chunk, and has to take both others' one."""
+    world = make_world(
+        blocks=5, max_num_batched_tokens=16, long_prefill_token_threshold=8, scheduler_reserve_full_isl=False
+    )
+    world.submit(make_request(0, own=16), make_request(1, own=4), make_request(2, own=4))
+    assert world.step() == [(0, 8), (1, 4), (2, 4)]
+    step = world.decide()
+    assert (ids(step.preempted), scheduled(step)) == ([2, 1], [(0, 8)])
+    assert step.preemption_shortfalls == [Shortfall(2, 0, 0, 2, 0, "blocks"), Shortfall(2, 0, 1, 1, 0, "blocks")]
+
+
+def test_a_request_alone_that_outgrows_the_pool_is_short_of_one_block() -> None:
+    world = make_world(blocks=3)
+    world.submit(make_request(0, own=8))
+    world.step()
+    step = world.decide()
+    assert step.preemption_shortfalls == [Shortfall(1, 0, 0, 1, 0, "blocks")]
+    assert (step.held_back, step.refused, step.refusal_shortfall) == ("preemption", None, None)
+
+
+@pytest.mark.parametrize("limits", [{"max_num_seqs": 2}, {"max_num_seqs": 3, "max_num_active_seqs": 2}])
+def test_the_head_is_held_back_where_all_seats_are_taken(limits: dict[str, int]) -> None:
+    world = make_world(**limits)
+    world.submit(*(make_request(id, own=4) for id in range(3)))
+    assert [world.decide().held_back, world.decide().held_back] == ["max_num_seqs", "max_num_seqs"]
+
+
+def test_the_head_is_held_back_where_the_tokens_of_the_step_are_used_up() -> None:
+    world = make_world(max_num_batched_tokens=8)
+    world.submit(make_request(0, own=9), make_request(1, own=4))
+    step = world.decide()
+    assert (scheduled(step), step.held_back, step.refused) == ([(0, 8)], "token_budget", None)
+    world.complete(step)
+    assert world.decide().held_back is None
+
+
+def test_with_chunked_prefill_off_the_head_is_held_back_by_a_budget_too_small_for_it() -> None:
+    world = make_world(enable_chunked_prefill=False, max_num_batched_tokens=10)
+    world.submit(make_request(0, own=6), make_request(1, own=5))
+    step = world.decide()
+    assert (scheduled(step), step.held_back, step.refused) == ([(0, 6)], "token_budget", None)
+    # Memory is not even asked.
+    tight = make_world(blocks=3, enable_chunked_prefill=False, max_num_batched_tokens=10)
+    tight.submit(make_request(0, own=6), make_request(1, own=5))
+    assert tight.decide().held_back == "token_budget"
+
+
+def test_a_step_that_preempts_holds_the_head_back() -> None:
+    world = make_world(blocks=5)
+    world.submit(make_request(0, own=4), make_request(1, own=12, output=9))
+    world.step()
+    step = world.decide()
+    assert (ids(step.preempted), step.held_back, step.refused) == ([1], "preemption", None)
+
+
+def test_of_seats_and_tokens_the_seats_are_named() -> None:
+    world = make_world(max_num_seqs=1, max_num_batched_tokens=4)
+    world.submit(make_request(0, own=4), make_request(1, own=4))
+    assert world.decide().held_back == "max_num_seqs"
+
+
+def test_nobody_is_held_back_where_nobody_waits() -> None:
+    world = make_world(max_num_seqs=1, max_num_batched_tokens=4)
+    world.submit(make_request(0, own=4))
+    assert world.decide().held_back is None
 
 
 # departures

@@ -13,7 +13,7 @@ from hypothesis.stateful import (
 )
 
 from kvsim.errors import InvariantError
-from kvsim.memory.allocator import Hit, Occupancy
+from kvsim.memory.allocator import Hit, LeastChange, Occupancy, Shortfall
 from kvsim.memory.groups import LayerGroup, longest_common_hit
 from kvsim.memory.paged import PagedAllocator
 from kvsim.model.attention import Attention, AttentionReach
@@ -323,7 +323,88 @@ def test_questions_change_nothing() -> None:
     allocator.fits_empty_pool(10_000, 10_000)
     allocator.occupancy()
     allocator.blocks_for(100)
+    allocator.held_tokens()
+    allocator.why_not_grown(make_request(1, shared=64), 10_000)
+    late = make_request(3, shared=64, own=1000)
+    allocator.why_not_admitted(late, allocator.find_hit(late, 1064), 1064, 1064, 7)
     assert snapshot(allocator) == before
+
+
+# why memory said no
+
+
+@pytest.mark.parametrize(
+    ("num_tokens", "must_fit", "spare", "need", "change"),
+    [
+        (12, 12, 0, 3, "blocks"),
+        (12, None, 0, 3, "blocks"),
+        # Without the spare block 3 are still too many, and so is the first chunk with it.
+        (12, 12, 1, 4, "blocks"),
+        (8, 12, 1, 4, "blocks"),
+        (4, 12, 2, 5, "blocks"),
+        (4, 12, 0, 3, "gate"),
+        (8, 12, 0, 3, "gate"),
+        (4, 12, 1, 4, "gate"),
+        (8, 8, 1, 3, "watermark"),
+        (8, None, 1, 3, "watermark"),
+        (1, 1, 3, 4, "watermark"),
+        # Either would have sufficed; the watermark is named.
+        (4, 8, 1, 3, "watermark"),
+    ],
+)
+def test_the_least_change_is_what_would_have_let_a_request_in(
+    num_tokens: int, must_fit: int | None, spare: int, need: int, change: LeastChange
+) -> None:
+    """2 of 5 usable blocks are blank; the 3 others have 9 of their 12 slots written."""
+    allocator = make_allocator(blocks=6, block_size=4)
+    admit(allocator, make_request(0, own=9))
+    asked = make_request(1, own=12), NO_HIT, num_tokens, must_fit, spare
+    assert not allocator.admit(*asked)
+    assert allocator.why_not_admitted(*asked) == Shortfall(
+        need=need, blank=2, evictable=0, missing=need - 2, slack_bytes=3, least_change=change
+    )
+
+
+def test_cached_blocks_are_evictable_and_hits_among_them_are_needed() -> None:
+    """Two blocks lie cached and one is blank; 17 tokens need the 2 hits and 3 new ones."""
+    allocator = make_allocator(blocks=6, block_size=4)
+    run_and_leave(allocator, make_request(0, shared=8))
+    admit(allocator, make_request(1, own=6))
+    request = make_request(2, shared=8, own=9)
+    hit = allocator.find_hit(request, 17)
+    assert hit == Hit(8, ([1, 2],))
+    assert allocator.why_not_admitted(request, hit, 17, 17, 0) == Shortfall(5, 1, 2, 2, 2, "blocks")
+    # 4 new tokens and the hits would have had 3.
+    assert allocator.why_not_admitted(request, hit, 12, 17, 0) == Shortfall(5, 1, 2, 2, 2, "gate")
+
+
+def test_hits_in_use_are_no_part_of_the_need() -> None:
+    allocator = make_allocator(blocks=4, block_size=4)
+    admit(allocator, make_request(0, shared=8))
+    request = make_request(1, shared=8, own=8)
+    hit = allocator.find_hit(request, 16)
+    assert allocator.why_not_admitted(request, hit, 16, 16, 0) == Shortfall(2, 1, 0, 1, 0, "blocks")
+
+
+def test_growth_is_short_of_blocks() -> None:
+    allocator = make_allocator(blocks=4, block_size=4)
+    request = make_request(0, own=7)
+    admit(allocator, request)
+    run_and_leave(allocator, make_request(1, own=4))
+    assert not allocator.grow(request, 17)
+    assert allocator.why_not_grown(request, 17) == Shortfall(3, 0, 1, 2, 1, "blocks")
+
+
+def test_a_shortfall_counts_all_groups_and_the_padding_is_slack() -> None:
+    """8 tokens: 2 full blocks, and 2 of the window that are half empty, which makes 2 x 200 bytes."""
+    allocator = hybrid(blocks=6)
+    request = make_request(0, own=8)
+    admit(allocator, request)
+    # Rule 27 has given back the first block of the window where that growth began.
+    assert not allocator.grow(request, 17)
+    assert allocator.why_not_grown(request, 17) == Shortfall(6, 1, 1, 4, 200, "blocks")
+    late = make_request(1, own=4)
+    assert allocator.why_not_admitted(late, Hit(0, ([], [])), 4, 4, 1) == Shortfall(3, 1, 1, 1, 200, "watermark")
 
 
 # groups and windows
