@@ -579,6 +579,17 @@ def test_hit_blocks_that_the_window_has_passed_are_null_and_not_touched() -> Non
     assert allocator.pool.ref_count(4) == 0
 
 
+def test_hit_blocks_that_the_window_has_passed_cost_no_free_block() -> None:
+    """Both usable blocks lie cached, the second is hit, and both are needed for what comes after it."""
+    window = (LayerGroup(Attention("sliding_window", 1)),)
+    allocator = make_allocator(3, 4, groups=window, max_num_batched_tokens=4, retention_interval=None)
+    first, second = make_request(0, shared=8, own=1), make_request(1, shared=8, own=5)
+    admit(allocator, first, 8)
+    allocator.free(first)
+    assert admit(allocator, second, 13) == Hit(8, ([0, 2],))
+    assert table(allocator, 1) == [0, 0, 2, 1]
+
+
 def test_what_lies_before_the_current_chunk_is_hit_without_being_there() -> None:
     """Chunks of 12 in blocks of 8: token 12 begins a chunk, inside block 1; block 0 is needed by nobody."""
     allocator = make_allocator(5, 8, groups=(LayerGroup(Attention("chunked_local", 12)),))
