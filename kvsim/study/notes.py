@@ -58,10 +58,10 @@ def _on_step_times(scenario: Scenario, shape: MemoryShape) -> Iterator[str]:
 def _on_workload(scenario: Scenario) -> Iterator[str]:
     workload = scenario.workload
     if isinstance(workload, Trace):
-        if scenario.memory.prefix_sharing and not workload.has_content:
+        if scenario.memory.prefix_sharing and not workload.reader(scenario.base).has_content:
             yield (
-                f"The trace format {workload.format} does not say what prompts contain: they are taken to share "
-                "nothing, so prefix sharing finds nothing."
+                f"The trace format {workload.format_of(scenario.base)} does not say what prompts contain: they are "
+                "taken to share nothing, so prefix sharing finds nothing."
             )
         return
     if scenario.engine.policy == "priority" and workload.priority is None:

@@ -1,0 +1,85 @@
+"""The formats that can be read, and how a file says which one it is."""
+
+import re
+from collections.abc import Callable, Iterator
+from itertools import islice
+from pathlib import Path
+from typing import Literal, NamedTuple
+
+from kvsim.errors import TraceError
+from kvsim.workload.traces.lines import Lines
+from kvsim.workload.traces.mooncake import read_mooncake
+from kvsim.workload.traces.options import Options
+from kvsim.workload.traces.row import Row
+from kvsim.workload.traces.tables import read_azure
+
+Lack = Literal["times", "content", "sessions", "outputs"]
+
+_HEAD_PIECES = 4
+_KEY = re.compile(r'"([^"\\\n]{1,64})"\s*:')
+_NO_OPTIONS = Options()
+
+
+class Reader(NamedTuple):
+    """How a format is read, what it never says, and the columns or keys that tell it from the formats below it.
+
+    A format without marks must be named. In some formats rows come in the order in which requests ended or
+    session by session: they are `unsorted`, so all rows of a file, though not its text, are held to sort them.
+    """
+
+    read: Callable[[Lines, Options], Iterator[Row]]
+    lacks: tuple[Lack, ...] = ()
+    marks: tuple[str, ...] = ()
+    unsorted: bool = False
+
+    @property
+    def has_content(self) -> bool:
+        return "content" not in self.lacks
+
+
+READERS: dict[str, Reader] = {
+    "azure": Reader(read_azure, ("content", "sessions"), ("TIMESTAMP", "ContextTokens", "GeneratedTokens")),
+    "mooncake": Reader(read_mooncake, ("sessions",), ("timestamp", "input_length", "output_length", "hash_ids")),
+}
+
+
+def recognise(path: Path) -> str:
+    """The format of a file by its columns or keys; raises TraceError if it is none of those that have marks."""
+    if path.exists() and not path.is_file() and not path.is_dir():
+        raise TraceError(f"{path}: must be a file for its format to be recognised; name the format")
+    head = "".join(islice(Lines(path).pieces(), _HEAD_PIECES))
+    found = set(_KEY.findall(head)) if head.lstrip()[:1] in ("{", "[") else _columns(head)
+    for name, reader in READERS.items():
+        if reader.marks and found.issuperset(reader.marks):
+            return name
+    raise TraceError(f"{path}: its format is not recognised; name one of {', '.join(READERS)}")
+
+
+def _columns(head: str) -> set[str]:
+    header = head.partition("\n")[0]
+    return {name.strip().strip('"') for name in header.split(",")}
+
+
+def read_rows(
+    path: Path,
+    format: str | None = None,
+    options: Options = _NO_OPTIONS,
+    *,
+    least_tokens: int = 1,
+) -> Iterator[Row]:
+    """The rows of a trace file, recognised if no format is named; with `least_tokens` 0, empty prompts and outputs too.
+
+    Raises TraceError for an unknown format, or a file or line that cannot be used.
+    """
+    format = recognise(path) if format is None else format
+    if format not in READERS:
+        raise TraceError(f"the format of a trace must be one of {', '.join(READERS)}, got {format!r}")
+    return rows_of(READERS[format], Lines(path, least_tokens=least_tokens), options)
+
+
+def rows_of(reader: Reader, lines: Lines, options: Options) -> Iterator[Row]:
+    """The rows in the order of the file, or by time where that order means nothing; ties keep the file's order."""
+    rows = reader.read(lines, options)
+    if not reader.unsorted:
+        return rows
+    return iter(sorted(rows, key=lambda row: -1 if row.time_ns is None else row.time_ns))
