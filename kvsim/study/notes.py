@@ -10,7 +10,7 @@ from kvsim.model.geometry import ModelGeometry
 from kvsim.model.plan import KVCachePlan, Worker, missing_bytes
 from kvsim.study.scenario import Scenario
 from kvsim.units import format_bytes
-from kvsim.workload.traces import Trace
+from kvsim.workload.traces import SkippedRows, Trace
 
 DEFAULT_TOKEN_BYTES = 131_072
 """What a token takes in the model that the default step times stand for."""
@@ -68,3 +68,9 @@ def _on_workload(scenario: Scenario) -> Iterator[str]:
         yield "engine.policy is priority, but workload.priority is not given: all requests are equally urgent."
     if scenario.engine.policy == "fcfs" and workload.priority is not None:
         yield "workload.priority is given, but engine.policy is fcfs: priorities change nothing."
+
+
+def notes_on_rows(skipped: SkippedRows) -> Iterator[str]:
+    """What a run has found out about its trace."""
+    if skipped.count:
+        yield f"{skipped.count:,} bad rows of the trace were passed over, as workload.on_bad_row is skip."

@@ -8,10 +8,16 @@ from typing import Literal, NamedTuple
 
 from kvsim.errors import TraceError
 from kvsim.workload.traces.lines import Lines
-from kvsim.workload.traces.mooncake import read_mooncake
+from kvsim.workload.traces.mooncake import (
+    read_aiperf,
+    read_dynamo,
+    read_guidellm,
+    read_mooncake,
+    read_timed_trace,
+)
 from kvsim.workload.traces.options import Options
 from kvsim.workload.traces.row import Row
-from kvsim.workload.traces.tables import read_azure
+from kvsim.workload.traces.tables import read_azure, read_burstgpt, read_splitwisesim, read_vidur
 
 Lack = Literal["times", "content", "sessions", "outputs"]
 
@@ -39,7 +45,16 @@ class Reader(NamedTuple):
 
 READERS: dict[str, Reader] = {
     "azure": Reader(read_azure, ("content", "sessions"), ("TIMESTAMP", "ContextTokens", "GeneratedTokens")),
+    "burstgpt": Reader(read_burstgpt, ("content",), ("Timestamp", "Request tokens", "Response tokens")),
+    "vidur": Reader(read_vidur, ("content", "sessions"), ("num_prefill_tokens", "num_decode_tokens")),
+    "splitwisesim": Reader(
+        read_splitwisesim, ("content", "sessions"), ("arrival_timestamp", "prompt_size", "token_size")
+    ),
     "mooncake": Reader(read_mooncake, ("sessions",), ("timestamp", "input_length", "output_length", "hash_ids")),
+    "aiperf": Reader(read_aiperf),
+    "dynamo": Reader(read_dynamo),
+    "timed_trace": Reader(read_timed_trace),
+    "guidellm": Reader(read_guidellm),
 }
 
 

@@ -3,7 +3,7 @@
 import csv
 from collections.abc import Iterator, Sequence
 
-from kvsim.workload.traces.fields import count_in_text, timestamp_ns
+from kvsim.workload.traces.fields import count_in_text, time_in_text_ns, timestamp_ns
 from kvsim.workload.traces.lines import Lines
 from kvsim.workload.traces.options import Options
 from kvsim.workload.traces.row import Row
@@ -30,9 +30,6 @@ class Table:
     def __iter__(self) -> Iterator[list[str]]:
         return (row for row in self._rows if row)
 
-    def __contains__(self, column: str) -> bool:
-        return column in self._header
-
     def fields(self, row: list[str]) -> dict[str, str]:
         if len(row) != len(self._header):
             self._lines.refuse(f"must have {len(self._header)} columns, got {len(row)}")
@@ -55,6 +52,49 @@ def read_azure(lines: Lines, _options: Options) -> Iterator[Row]:
             timestamp_ns(lines, "TIMESTAMP", fields["TIMESTAMP"]),
             count_in_text(lines, "ContextTokens", fields["ContextTokens"]),
             count_in_text(lines, "GeneratedTokens", fields["GeneratedTokens"]),
+        )
+
+    yield from lines.each(table, convert)
+
+
+def read_burstgpt(lines: Lines, _options: Options) -> Iterator[Row]:
+    """BurstGPT of all releases: Timestamp (s), Request tokens, Response tokens, and Session ID in later ones.
+
+    Failed requests have no tokens: they are bad rows.
+    """
+    table = Table(lines, ("Timestamp", "Request tokens", "Response tokens"), ("Session ID",))
+
+    def convert(row: list[str]) -> Row:
+        fields = table.fields(row)
+        return Row(
+            time_in_text_ns(lines, "Timestamp", fields["Timestamp"], "s"),
+            count_in_text(lines, "Request tokens", fields["Request tokens"]),
+            count_in_text(lines, "Response tokens", fields["Response tokens"]),
+            session=fields.get("Session ID"),
+        )
+
+    yield from lines.each(table, convert)
+
+
+def read_vidur(lines: Lines, _options: Options) -> Iterator[Row]:
+    """Vidur: num_prefill_tokens, num_decode_tokens, and arrived_at (s) where requests were timed."""
+    return _read(lines, "num_prefill_tokens", "num_decode_tokens", "arrived_at")
+
+
+def read_splitwisesim(lines: Lines, _options: Options) -> Iterator[Row]:
+    """SplitwiseSim: arrival_timestamp (s), prompt_size, token_size."""
+    return _read(lines, "prompt_size", "token_size", "arrival_timestamp", timed=True)
+
+
+def _read(lines: Lines, prompt: str, output: str, time: str, *, timed: bool = False) -> Iterator[Row]:
+    table = Table(lines, (time, prompt, output) if timed else (prompt, output), (time,))
+
+    def convert(row: list[str]) -> Row:
+        fields = table.fields(row)
+        return Row(
+            time_in_text_ns(lines, time, fields[time], "s") if time in fields else None,
+            count_in_text(lines, prompt, fields[prompt]),
+            count_in_text(lines, output, fields[output]),
         )
 
     yield from lines.each(table, convert)

@@ -1,0 +1,167 @@
+"""What every format keeps, and what the real files say."""
+
+import gzip
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from kvsim.errors import TraceError
+from kvsim.workload.traces import READERS, Options, Row, Trace, read_rows, recognise
+from kvsim.workload.traces.lines import Lines
+from kvsim.workload.traces.readers import rows_of
+from tests.workload.traces.samples import SAMPLES, Sample
+
+UNMARKED = {name for name, reader in READERS.items() if not reader.marks}
+
+
+def write(folder: Path, sample: Sample, data: str | bytes) -> Path:
+    for name, text in sample.beside.items():
+        (folder / name).write_text(text, encoding="utf-8")
+    path = folder / "trace"
+    path.write_bytes(data if isinstance(data, bytes) else data.encode())
+    return path
+
+
+def rows(path: Path, format: str, options: Options) -> list[Row]:
+    return list(read_rows(path, format, options))
+
+
+def test_every_format_has_a_sample() -> None:
+    assert set(SAMPLES) == set(READERS)
+
+
+@pytest.mark.parametrize("format", SAMPLES)
+def test_a_file_of_the_format_is_read(format: str, tmp_path: Path) -> None:
+    sample = SAMPLES[format]()
+    assert rows(write(tmp_path, sample, sample.text), format, sample.options) == sample.rows
+
+
+@pytest.mark.parametrize("format", [name for name in SAMPLES if name not in UNMARKED])
+def test_the_format_is_recognised_from_its_columns_or_keys(format: str, tmp_path: Path) -> None:
+    sample = SAMPLES[format]()
+    path = write(tmp_path, sample, gzip.compress(("\ufeff" + sample.text).encode()))
+    assert recognise(path) == format
+    assert list(read_rows(path, options=sample.options)) == sample.rows
+
+
+@pytest.mark.parametrize("format", SAMPLES)
+def test_at_least_eight_damaged_files_are_refused_with_place_and_rule(format: str, tmp_path: Path) -> None:
+    sample = SAMPLES[format]()
+    assert len({rule for _, rule in sample.damaged}) >= 2
+    assert len({text for text, _ in sample.damaged}) >= 8
+    for text, rule in sample.damaged:
+        path = write(tmp_path, sample, text)
+        with pytest.raises(TraceError) as caught:
+            rows(path, format, sample.options)
+        assert str(caught.value).startswith(f"{path}{sample.place}{rule}"), text[:500]
+
+
+@pytest.mark.parametrize("format", SAMPLES)
+def test_bad_rows_are_counted_where_they_are_passed_over(format: str, tmp_path: Path) -> None:
+    sample = SAMPLES[format]()
+    for text, _ in sample.damaged:
+        lines = Lines(write(tmp_path, sample, text), skip_bad_rows=True)
+        found = list(rows_of(READERS[format], lines, sample.options))
+        assert (len(found), lines.skipped) == (1, 1), text[:500]
+
+
+@pytest.mark.parametrize("format", SAMPLES)
+@pytest.mark.parametrize(
+    "variant",
+    [
+        lambda text: text.replace("\n", "\r\n"),
+        lambda text: text.rstrip(),
+        lambda text: text + "\n\n",
+        lambda text: "\ufeff" + text,
+        lambda text: gzip.compress(text.encode()),
+    ],
+    ids=["CRLF", "no final newline", "blank lines at the end", "byte order mark", "gzip"],
+)
+def test_how_a_file_is_written_changes_nothing(
+    format: str, variant: Callable[[str], str | bytes], tmp_path: Path
+) -> None:
+    sample = SAMPLES[format]()
+    assert rows(write(tmp_path, sample, variant(sample.text)), format, sample.options) == sample.rows
+
+
+@pytest.mark.parametrize("format", SAMPLES)
+def test_what_a_format_lacks_is_not_in_its_rows(format: str) -> None:
+    lacks = READERS[format].lacks
+    for row in SAMPLES[format]().rows:
+        assert ("times" in lacks) <= (row.time_ns is None)
+        assert ("content" in lacks) <= (row.prompt is None)
+        assert ("sessions" in lacks) <= (row.session is None)
+        assert ("outputs" in lacks) <= (row.output_tokens is None)
+
+
+@pytest.mark.parametrize("format", SAMPLES)
+def test_the_content_of_a_row_is_as_long_as_it_says(format: str) -> None:
+    for row in SAMPLES[format]().rows:
+        assert row.prompt is None or sum(span.length for span in row.prompt) == row.prompt_tokens
+        assert row.output is None or sum(span.length for span in row.output) == row.output_tokens
+
+
+# treatments
+
+
+def test_a_file_without_times_is_not_replayed(tmp_path: Path) -> None:
+    (tmp_path / "t.csv").write_text("num_prefill_tokens,num_decode_tokens\n3,4\n")
+    with pytest.raises(TraceError, match=r"t\.csv: has no times, which a replay needs; its lengths can still feed"):
+        list(Trace(path="t.csv").requests(tmp_path))
+    assert list(read_rows(tmp_path / "t.csv")) == [Row(None, 3, 4)]
+
+
+def test_a_file_without_outputs_is_not_replayed(tmp_path: Path) -> None:
+    (tmp_path / "t").write_text('{"timestamp": 1, "input_length": 3}\n')
+    with pytest.raises(TraceError, match="t: has no outputs, which a replay needs"):
+        list(Trace(path="t", format="aiperf").requests(tmp_path))
+
+
+def test_empty_prompts_are_read_where_odd_rows_are_wanted(tmp_path: Path) -> None:
+    (tmp_path / "t").write_text("Timestamp,Request tokens,Response tokens\n1,0,0\n2,3,4\n")
+    assert list(read_rows(tmp_path / "t", least_tokens=0)) == [Row(10**9, 0, 0), Row(2 * 10**9, 3, 4)]
+    with pytest.raises(TraceError, match=r"t:2: Request tokens must be a whole number from 1 to"):
+        list(read_rows(tmp_path / "t"))
+
+
+def test_a_file_of_no_known_format_is_not_recognised(tmp_path: Path) -> None:
+    (tmp_path / "t").write_text("a,b\n1,2\n")
+    with pytest.raises(TraceError, match="t: its format is not recognised; name one of azure, burstgpt"):
+        list(Trace(path="t").requests(tmp_path))
+
+
+def test_tokens_of_a_block_are_shown_by_the_first_row_and_hold_for_the_others(tmp_path: Path) -> None:
+    line = '{"timestamp": 1, "input_length": %d, "output_length": 1, "hash_ids": %s}\n'
+    (tmp_path / "t").write_text(line % (70, [1, 2]) + line % (600, [1, 2]))
+    with pytest.raises(
+        TraceError, match=r"t:2: hash_ids must have one id per 64 tokens, 10 for input_length 600, got 2"
+    ):
+        list(read_rows(tmp_path / "t"))
+    assert len(list(Trace(path="t", block_tokens=64, on_bad_row="skip").requests(tmp_path))) == 1
+
+
+# the real files
+
+
+@pytest.mark.parametrize(
+    ("path", "count", "prompt_mean", "output_mean"),
+    [
+        ("mooncake/conversation_trace.jsonl.gz", 12_031, 12_035.1, 342.6),
+        ("mooncake/mooncake_trace_1000.jsonl", 1_000, 9_792.0, 199.1),
+        ("azure2023/AzureLLMInferenceTrace_conv.csv", 19_366, 1_154.7, 211.1),
+        ("azure2023/AzureLLMInferenceTrace_code.csv", 8_819, 2_047.8, 27.9),
+        ("burstgpt/BurstGPT_1_first400.csv", 400, 520.5, 276.5),
+        ("arxiv_summarization/arxiv_summarization_stats_llama2_tokenizer_filtered_v2.csv", 28_257, 2_588.1, 291.4),
+        ("sharegpt/sharegpt_llama31_300req_blk16.jsonl.gz", 300, 857.5, 652.5),
+        ("agentic/agent_magagent_blk16.jsonl.gz", 693, 2_505.5, 771.7),
+        ("agentic/agent_miniswe_sessions0to9_blk16.jsonl.gz", 238, 5_428.3, 145.2),
+    ],
+)
+def test_the_public_traces_are_recognised_and_read_whole(
+    shared: Path, path: str, count: int, prompt_mean: float, output_mean: float
+) -> None:
+    found = list(read_rows(shared / "traces" / path, least_tokens=0))
+    assert len(found) == count
+    assert round(sum(row.prompt_tokens for row in found) / count, 1) == prompt_mean
+    assert round(sum(row.output_tokens or 0 for row in found) / count, 1) == output_mean
