@@ -34,6 +34,8 @@ class Lines:
         self.skip_bad_rows = skip_bad_rows
         self.least_tokens = least_tokens
         self.number = 0
+        self.item = ""
+        """Where in a line or document of many requests, such as requests[3]."""
         self.skipped = 0
         self._packing = "gzip"
         self._unsound: tuple[type[Exception], ...] = (gzip.BadGzipFile, zlib.error)
@@ -66,8 +68,14 @@ class Lines:
             if row is not None:
                 yield row
 
+    @property
+    def place(self) -> str:
+        """Line and item, which no other row of the file has."""
+        return f"{self.number}:{self.item}" if self.item else str(self.number)
+
     def refuse(self, why: str) -> NoReturn:
-        raise TraceRowError(f"{self.path}:{self.number}: {why}")
+        item = f"{self.item}: " if self.item else ""
+        raise TraceRowError(f"{self.path}:{self.number}: {item}{why}")
 
     def refuse_file(self, why: str) -> NoReturn:
         raise TraceError(f"{self.path}: {why}")

@@ -44,7 +44,7 @@ class Blocks:
         sources: list[int | str] = [f"{scope}{block}" for block in ids] if scope else [*ids]
         spans = [Span(source, 0, size) for source in sources[:full]]
         if rest:
-            spans.append(Span(sources[full] if len(ids) > full else f"rest:{self._lines.number}", 0, rest))
+            spans.append(Span(sources[full] if len(ids) > full else f"rest:{self._lines.place}", 0, rest))
         return tuple(spans)
 
     def _shown_by(self, num_ids: int, prompt_tokens: int) -> int:

@@ -7,6 +7,15 @@ from pathlib import Path
 from typing import Literal, NamedTuple
 
 from kvsim.errors import TraceError
+from kvsim.workload.traces.agentic import read_dynamo_requests, read_tracelab, read_weka
+from kvsim.workload.traces.benchmarks import (
+    read_aiperf_bench,
+    read_guidellm_bench,
+    read_inference_perf,
+    read_sglang_bench,
+    read_vllm_bench,
+)
+from kvsim.workload.traces.conversations import read_bailian, read_ragpulse
 from kvsim.workload.traces.lines import Lines
 from kvsim.workload.traces.mooncake import (
     read_aiperf,
@@ -16,8 +25,10 @@ from kvsim.workload.traces.mooncake import (
     read_timed_trace,
 )
 from kvsim.workload.traces.options import Options
+from kvsim.workload.traces.plain import read_columns
 from kvsim.workload.traces.row import Row
 from kvsim.workload.traces.tables import read_azure, read_burstgpt, read_splitwisesim, read_vidur
+from kvsim.workload.traces.text import read_llmservingsim, read_sharegpt, read_vllm_custom
 
 Lack = Literal["times", "content", "sessions", "outputs"]
 
@@ -31,17 +42,21 @@ class Reader(NamedTuple):
 
     A format without marks must be named. In some formats rows come in the order in which requests ended or
     session by session: they are `unsorted`, so all rows of a file, though not its text, are held to sort them.
+    `needs` is what a user must say about every file of the format.
     """
 
     read: Callable[[Lines, Options], Iterator[Row]]
     lacks: tuple[Lack, ...] = ()
     marks: tuple[str, ...] = ()
     unsorted: bool = False
+    needs: Literal["tokenizer", "columns"] | None = None
 
     @property
     def has_content(self) -> bool:
         return "content" not in self.lacks
 
+
+_MEASURED: tuple[Lack, ...] = ("content", "sessions")
 
 READERS: dict[str, Reader] = {
     "azure": Reader(read_azure, ("content", "sessions"), ("TIMESTAMP", "ContextTokens", "GeneratedTokens")),
@@ -50,11 +65,25 @@ READERS: dict[str, Reader] = {
     "splitwisesim": Reader(
         read_splitwisesim, ("content", "sessions"), ("arrival_timestamp", "prompt_size", "token_size")
     ),
-    "mooncake": Reader(read_mooncake, ("sessions",), ("timestamp", "input_length", "output_length", "hash_ids")),
+    "bailian": Reader(read_bailian, (), ("chat_id", "parent_chat_id", "hash_ids")),
+    "ragpulse": Reader(read_ragpulse, (), ("hash_ids", "sys_prompt", "passages_ids", "user_input")),
+    "weka": Reader(read_weka, (), ("id", "requests", "t", "in", "out", "hash_ids"), unsorted=True),
+    "tracelab": Reader(read_tracelab, (), ("session_id", "prefix_tokens", "newly_append_tokens"), unsorted=True),
+    "dynamo_requests": Reader(read_dynamo_requests, (), ("event", "event_type", "request_received_ms"), unsorted=True),
+    "llmservingsim": Reader(read_llmservingsim, (), ("input_toks", "output_toks", "arrival_time_ns")),
+    "sharegpt": Reader(read_sharegpt, ("times",), ("conversations", "from", "value"), needs="tokenizer"),
+    "vllm_bench": Reader(read_vllm_bench, _MEASURED, ("input_lens", "output_lens", "start_times"), unsorted=True),
+    "sglang_bench": Reader(read_sglang_bench, ("times", *_MEASURED), ("input_lens", "output_lens")),
+    "aiperf_bench": Reader(read_aiperf_bench, ("content",), ("metadata", "request_start_ns", "metrics"), unsorted=True),
+    "guidellm_bench": Reader(read_guidellm_bench, _MEASURED, ("benchmarks", "successful"), unsorted=True),
+    "inference_perf": Reader(read_inference_perf, _MEASURED, ("start_time", "info", "input_tokens"), unsorted=True),
+    "mooncake": Reader(read_mooncake, (), ("timestamp", "input_length", "output_length", "hash_ids")),
+    "vllm_custom": Reader(read_vllm_custom, ("times", "sessions"), ("prompt", "output_tokens"), needs="tokenizer"),
     "aiperf": Reader(read_aiperf),
     "dynamo": Reader(read_dynamo),
     "timed_trace": Reader(read_timed_trace),
     "guidellm": Reader(read_guidellm),
+    "columns": Reader(read_columns, ("content", "sessions"), needs="columns"),
 }
 
 

@@ -17,6 +17,12 @@ from kvsim.workload.traces.readers import READERS, Reader, recognise, rows_of
 from kvsim.workload.traces.row import Row
 
 
+_NEEDED = {
+    "tokenizer": "the path of a tokenizer.json",
+    "columns": 'such as { prompt = "tokens in", output = "tokens out", time = "at" }',
+}
+
+
 @define
 class SkippedRows:
     """How many bad rows a replay has passed over so far."""
@@ -44,11 +50,13 @@ class Trace(Consistent):
 
     @staticmethod
     def contradictions(values: Mapping[str, Any]) -> list[str]:
-        if values["format"] == "columns" and values["columns"] is None:
-            return ["the format columns needs a table columns that names them: { prompt, output, time }"]
+        sentences = []
+        reader = READERS.get(values["format"])
+        if reader is not None and reader.needs is not None and values[reader.needs] is None:
+            sentences.append(f"the format {values['format']} needs {reader.needs}, {_NEEDED[reader.needs]}")
         if values["columns"] is not None and values["format"] not in ("columns", None):
-            return [f"columns is for the format columns, not for {values['format']}"]
-        return []
+            sentences.append(f"columns is for the format columns, not for {values['format']}")
+        return sentences
 
     def reader(self, base: Path) -> Reader:
         """How the file is read; `base` is what paths start from. Raises TraceError if the format is not known."""

@@ -1,8 +1,10 @@
 """What every format keeps, and what the real files say."""
 
 import gzip
+import sys
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -10,9 +12,33 @@ from kvsim.errors import TraceError
 from kvsim.workload.traces import READERS, Options, Row, Trace, read_rows, recognise
 from kvsim.workload.traces.lines import Lines
 from kvsim.workload.traces.readers import rows_of
+from tests.workload.traces import samples_of_runs, samples_of_sessions
 from tests.workload.traces.samples import SAMPLES, Sample
 
+assert samples_of_runs, "which adds to SAMPLES when it is imported, as the next does"
+assert samples_of_sessions
+
 UNMARKED = {name for name, reader in READERS.items() if not reader.marks}
+
+
+class StubTokenizer:
+    """A token is a character."""
+
+    @staticmethod
+    def from_file(path: str) -> "StubTokenizer":
+        if not path.endswith("tokenizer.json"):
+            raise ValueError("another file")
+        return StubTokenizer()
+
+    def encode(self, text: str, add_special_tokens: bool) -> SimpleNamespace:
+        assert not add_special_tokens
+        return SimpleNamespace(ids=[ord(character) for character in text])
+
+
+@pytest.fixture(autouse=True)
+def tokenizers(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The library, which need not be installed."""
+    monkeypatch.setitem(sys.modules, "tokenizers", SimpleNamespace(Tokenizer=StubTokenizer))
 
 
 def write(folder: Path, sample: Sample, data: str | bytes) -> Path:
@@ -141,6 +167,17 @@ def test_tokens_of_a_block_are_shown_by_the_first_row_and_hold_for_the_others(tm
     assert len(list(Trace(path="t", block_tokens=64, on_bad_row="skip").requests(tmp_path))) == 1
 
 
+def test_text_needs_a_tokenizer_and_its_library(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "t").write_text('{"prompt": "ab", "output_tokens": 1}\n')
+    with pytest.raises(TraceError, match=r"t: is text, which needs a tokenizer: name a tokenizer\.json"):
+        list(read_rows(tmp_path / "t"))
+    with pytest.raises(TraceError, match=r"other: not a tokenizer\.json that can be read: another file"):
+        list(read_rows(tmp_path / "t", options=Options(tokenizer=Path("other"))))
+    monkeypatch.setitem(sys.modules, "tokenizers", None)
+    with pytest.raises(TraceError, match=r"needs the tokenizers library: pip install 'kvsim\[tokenizers\]'"):
+        list(read_rows(tmp_path / "t", options=Options(tokenizer=Path("tokenizer.json"))))
+
+
 # the real files
 
 
@@ -156,6 +193,9 @@ def test_tokens_of_a_block_are_shown_by_the_first_row_and_hold_for_the_others(tm
         ("sharegpt/sharegpt_llama31_300req_blk16.jsonl.gz", 300, 857.5, 652.5),
         ("agentic/agent_magagent_blk16.jsonl.gz", 693, 2_505.5, 771.7),
         ("agentic/agent_miniswe_sessions0to9_blk16.jsonl.gz", 238, 5_428.3, 145.2),
+        ("agentic/dynamo_pi_request_trace.jsonl.gz", 17, 3_912.9, 476.1),
+        ("agentic/tracelab_example_round_trace.jsonl", 19, 27_053.3, 596.6),
+        ("ragpulse/0_trace_rows0_3799.jsonl.gz", 3_800, 3_020.8, 255.9),
     ],
 )
 def test_the_public_traces_are_recognised_and_read_whole(
