@@ -16,10 +16,10 @@ def json_texts(lines: Lines) -> Iterator[str]:
     `lines.number` is the line on which it begins.
     """
     depth = 0
-    in_array = in_text = False
+    in_text = False
     begun: list[str] = []
     rest = ""
-    line = 1
+    line, array_line = 1, 0
     for piece in lines.pieces():
         text = rest + piece
         cut = len(text) - (len(text) - len(text.rstrip("\\"))) % 2  # an escape is not torn apart
@@ -38,8 +38,8 @@ def json_texts(lines: Lines) -> Iterator[str]:
                     _only_commas(lines, line, text[start : mark.start()])
                     start = mark.start()
                     lines.number = line
-                    if character == "[" and not in_array:
-                        in_array, start = True, mark.end()
+                    if character == "[" and not array_line:
+                        array_line, start = line, mark.end()
                         continue
                 depth += 1
             elif depth > 0:
@@ -49,13 +49,16 @@ def json_texts(lines: Lines) -> Iterator[str]:
                     begun, start = [], mark.end()
             else:
                 _only_commas(lines, line, text[start : mark.start()])
-                start = mark.end()
+                if character != "]" or not array_line:
+                    lines.number = line
+                    lines.refuse(f"not JSON: {character} closes nothing")
+                array_line, start = 0, mark.end()
         if depth:
             begun.append(text[start:])
         else:
             _only_commas(lines, line, text[start:])
-    if depth or in_text:
-        lines.refuse_file(f"not JSON: what begins on line {lines.number} does not end")
+    if depth or in_text or array_line:
+        lines.refuse_file(f"not JSON: what begins on line {array_line or lines.number} does not end")
 
 
 def json_documents(lines: Lines) -> Iterator[dict[str, Any]]:

@@ -16,7 +16,6 @@ from kvsim.workload.traces.options import Columns, Options, TimeUnit
 from kvsim.workload.traces.readers import READERS, Reader, recognise, rows_of
 from kvsim.workload.traces.row import Row
 
-
 _NEEDED = {
     "tokenizer": "the path of a tokenizer.json",
     "columns": 'such as { prompt = "tokens in", output = "tokens out", time = "at" }',
@@ -51,7 +50,7 @@ class Trace(Consistent):
     @staticmethod
     def contradictions(values: Mapping[str, Any]) -> list[str]:
         sentences = []
-        reader = READERS.get(values["format"])
+        reader = READERS.get(values["format"]) if isinstance(values["format"], str) else None
         if reader is not None and reader.needs is not None and values[reader.needs] is None:
             sentences.append(f"the format {values['format']} needs {reader.needs}, {_NEEDED[reader.needs]}")
         if values["columns"] is not None and values["format"] not in ("columns", None):
