@@ -2,6 +2,7 @@
 
 import gzip
 import sys
+import tracemalloc
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
@@ -9,6 +10,7 @@ from types import SimpleNamespace
 import pytest
 
 from kvsim.errors import TraceError
+from kvsim.workload.request import Span
 from kvsim.workload.traces import READERS, Options, Row, Trace, read_rows, recognise
 from kvsim.workload.traces.lines import Lines
 from kvsim.workload.traces.readers import rows_of
@@ -176,6 +178,35 @@ def test_text_needs_a_tokenizer_and_its_library(tmp_path: Path, monkeypatch: pyt
     monkeypatch.setitem(sys.modules, "tokenizers", None)
     with pytest.raises(TraceError, match=r"needs the tokenizers library: pip install 'kvsim\[tokenizers\]'"):
         list(read_rows(tmp_path / "t", options=Options(tokenizer=Path("tokenizer.json"))))
+
+
+def test_an_id_that_comes_twice_in_a_row_is_twice_the_same_tokens(tmp_path: Path) -> None:
+    (tmp_path / "t").write_text('{"timestamp": 0, "input_length": 40, "output_length": 1, "hash_ids": [5, 5, 5]}\n')
+    (row,) = read_rows(tmp_path / "t", options=Options(block_tokens=16))
+    assert row.prompt == (Span(5, 0, 16), Span(5, 0, 16), Span(5, 0, 8))
+
+
+def test_a_chat_id_that_comes_again_stands_for_the_later_chat(tmp_path: Path) -> None:
+    line = '{"chat_id": %d, "parent_chat_id": %d, "timestamp": 0, "input_length": %d, "output_length": 16, "hash_ids": %s}\n'
+    chats = [(1, -1, 16, [1]), (1, -1, 16, [2]), (2, 1, 48, [2, 3, 4])]
+    (tmp_path / "t").write_text("".join(line % chat for chat in chats))
+    assert list(read_rows(tmp_path / "t"))[2].prompt == (Span(2, 0, 16), Span("answer:2", 0, 16), Span(4, 0, 16))
+
+
+def test_rows_stream(tmp_path: Path) -> None:
+    """What is held does not grow with the file."""
+
+    def peak(count: int) -> int:
+        row = "2023-11-16 18:15:46,12,4\n"
+        (tmp_path / "t").write_text("TIMESTAMP,ContextTokens,GeneratedTokens\n" + row * count)
+        tracemalloc.start()
+        assert sum(1 for _ in Trace(path="t").requests(tmp_path)) == count
+        most = tracemalloc.get_traced_memory()[1]
+        tracemalloc.stop()
+        return most
+
+    peak(100)
+    assert peak(20_000) < peak(10_000) + 100_000
 
 
 # the real files
