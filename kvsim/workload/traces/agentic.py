@@ -9,6 +9,7 @@ from kvsim.workload.traces.fields import (
     count,
     json_object,
     name_of_session,
+    optional,
     required,
     time_ns,
     timestamp_ns,
@@ -143,10 +144,10 @@ def read_dynamo_requests(lines: Lines, options: Options) -> Iterator[Row]:
         received = time_ns(lines, "request.request_received_ms", time, "ms")
         prompt_tokens = count(lines, "request.input_tokens", prompt)
         answer = Span(f"answer:{lines.number}", 0, count(lines, "request.output_tokens", output))
-        context = event.get("agent_context") or {}
-        session = name_of_session(lines, "agent_context.session_id", context.get("session_id"))
+        session_name = "agent_context.session_id"
+        session = name_of_session(lines, session_name, optional(event, session_name))
         content = None
-        if event["request"].get("replay") is not None:
+        if optional(event, "request.replay") is not None:
             size, ids = required(
                 lines, event, "request.replay.trace_block_size", "request.replay.input_sequence_hashes"
             )

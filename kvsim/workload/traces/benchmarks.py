@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from kvsim.workload.traces.documents import json_documents
-from kvsim.workload.traces.fields import count, json_object, name_of_session, required, time_ns
+from kvsim.workload.traces.fields import count, json_object, name_of_session, optional, required, time_ns
 from kvsim.workload.traces.lines import Lines
 from kvsim.workload.traces.options import Options
 from kvsim.workload.traces.row import Row
@@ -52,7 +52,7 @@ def read_aiperf_bench(lines: Lines, _options: Options) -> Iterator[Row]:
 
     def convert(line: str) -> Row | None:
         record = json_object(lines, line)
-        if record is None or (record.get("metadata") or {}).get("benchmark_phase") == "warmup":
+        if record is None or optional(record, "metadata.benchmark_phase") == "warmup":
             return None
         time, prompt, output = required(
             lines,

@@ -53,6 +53,14 @@ def required(lines: Lines, record: Mapping[str, Any], *names: str) -> list[Any]:
     return values
 
 
+def optional(record: Mapping[str, Any], name: str) -> Any:
+    """The value of a key such as "a.b", or None."""
+    value: Any = record
+    for key in name.split("."):
+        value = value.get(key) if isinstance(value, dict) else None
+    return value
+
+
 def count(lines: Lines, name: str, value: Any) -> int:
     """A number of tokens."""
     if type(value) is not int or not lines.least_tokens <= value <= MAX_TOKENS:

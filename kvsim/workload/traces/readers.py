@@ -25,7 +25,7 @@ from kvsim.workload.traces.mooncake import (
     read_timed_trace,
 )
 from kvsim.workload.traces.options import Options
-from kvsim.workload.traces.plain import read_columns
+from kvsim.workload.traces.plain import is_parquet, read_columns
 from kvsim.workload.traces.row import Row
 from kvsim.workload.traces.tables import read_azure, read_burstgpt, read_splitwisesim, read_vidur
 from kvsim.workload.traces.text import read_llmservingsim, read_sharegpt, read_vllm_custom
@@ -91,6 +91,8 @@ def recognise(path: Path) -> str:
     """The format of a file by its columns or keys; raises TraceError if it is none of those that have marks."""
     if path.exists() and not path.is_file() and not path.is_dir():
         raise TraceError(f"{path}: must be a file for its format to be recognised; name the format")
+    if is_parquet(path):
+        raise TraceError(f"{path}: is Parquet, whose columns must be named")
     head = "".join(islice(Lines(path).pieces(), _HEAD_PIECES))
     found = set(_KEY.findall(head)) if head.lstrip()[:1] in ("{", "[") else _columns(head)
     for name, reader in READERS.items():

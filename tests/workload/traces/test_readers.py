@@ -1,17 +1,21 @@
 """What every format keeps, and what the real files say."""
 
 import gzip
+import json
 import sys
 import tracemalloc
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
 from kvsim.errors import TraceError
 from kvsim.workload.request import Span
 from kvsim.workload.traces import READERS, Options, Row, Trace, read_rows, recognise
+from kvsim.workload.traces.documents import json_documents
 from kvsim.workload.traces.lines import Lines
 from kvsim.workload.traces.readers import rows_of
 from tests.workload.traces import samples_of_runs, samples_of_sessions
@@ -128,6 +132,42 @@ def test_the_content_of_a_row_is_as_long_as_it_says(format: str) -> None:
     for row in SAMPLES[format]().rows:
         assert row.prompt is None or sum(span.length for span in row.prompt) == row.prompt_tokens
         assert row.output is None or sum(span.length for span in row.output) == row.output_tokens
+
+
+def spoiled(value: Any) -> Iterator[Any]:
+    """The value with every part of it, in turn, of another kind or missing."""
+    yield from (None, [], {}, "x", -1, 0.5, True, 1e400, [None], {"a": 1})
+    if isinstance(value, dict):
+        for key in value:
+            yield {name: part for name, part in value.items() if name != key}
+            for part in spoiled(value[key]):
+                yield {**value, key: part}
+    if isinstance(value, list):
+        for index, item in enumerate(value):
+            for part in spoiled(item):
+                yield [*value[:index], part, *value[index + 1 :]]
+
+
+@pytest.mark.parametrize("format", SAMPLES)
+def test_whatever_a_file_holds_is_read_or_refused(format: str, tmp_path: Path) -> None:
+    sample = SAMPLES[format]()
+    if not sample.text.lstrip().startswith(("{", "[")):
+        return
+    path = write(tmp_path, sample, sample.text)
+    for document in list(json_documents(Lines(path))):
+        for other in spoiled(document):
+            path.write_text(json.dumps(other))
+            with suppress(TraceError):
+                rows(path, format, sample.options)
+
+
+def test_a_table_of_anything_is_read_or_refused(tmp_path: Path) -> None:
+    for format, make in SAMPLES.items():
+        header = make().text.partition("\n")[0]
+        for cell in ("", "1", "x", '"', '"a""b"', "1e5", "٣", "-0", "\x00"):
+            path = write(tmp_path, make(), f"{header}\n{','.join([cell] * header.count(',') + [cell])}\n")
+            with suppress(TraceError):
+                rows(path, format, make().options)
 
 
 # treatments
