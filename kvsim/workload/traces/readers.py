@@ -27,7 +27,7 @@ from kvsim.workload.traces.mooncake import (
 from kvsim.workload.traces.options import Options
 from kvsim.workload.traces.plain import is_parquet, read_columns
 from kvsim.workload.traces.row import Row
-from kvsim.workload.traces.tables import read_azure, read_burstgpt, read_splitwisesim, read_vidur
+from kvsim.workload.traces.tables import read_azure, read_burstgpt, read_splitwisesim, read_turn_lengths, read_vidur
 from kvsim.workload.traces.text import read_llmservingsim, read_sharegpt, read_vllm_custom
 
 Lack = Literal["times", "content", "sessions", "outputs"]
@@ -65,6 +65,7 @@ READERS: dict[str, Reader] = {
     "splitwisesim": Reader(
         read_splitwisesim, ("content", "sessions"), ("arrival_timestamp", "prompt_size", "token_size")
     ),
+    "turn_lengths": Reader(read_turn_lengths, ("times", "content"), ("conversation", "human_tokens", "gpt_tokens")),
     "bailian": Reader(read_bailian, (), ("chat_id", "parent_chat_id", "hash_ids")),
     "ragpulse": Reader(read_ragpulse, (), ("hash_ids", "sys_prompt", "passages_ids", "user_input")),
     "weka": Reader(read_weka, (), ("id", "requests", "t", "in", "out", "hash_ids"), unsorted=True),

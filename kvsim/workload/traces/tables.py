@@ -76,6 +76,22 @@ def read_burstgpt(lines: Lines, _options: Options) -> Iterator[Row]:
     yield from lines.each(table, convert)
 
 
+def read_turn_lengths(lines: Lines, _options: Options) -> Iterator[Row]:
+    """Lengths of conversations, turn by turn: conversation, human_tokens, gpt_tokens, without what was said before."""
+    table = Table(lines, ("conversation", "human_tokens", "gpt_tokens"))
+
+    def convert(row: list[str]) -> Row:
+        fields = table.fields(row)
+        return Row(
+            None,
+            count_in_text(lines, "human_tokens", fields["human_tokens"]),
+            count_in_text(lines, "gpt_tokens", fields["gpt_tokens"]),
+            session=fields["conversation"],
+        )
+
+    yield from lines.each(table, convert)
+
+
 def read_vidur(lines: Lines, _options: Options) -> Iterator[Row]:
     """Vidur: num_prefill_tokens, num_decode_tokens, and arrived_at (s) where requests were timed."""
     return _read(lines, "num_prefill_tokens", "num_decode_tokens", "arrived_at")

@@ -143,6 +143,18 @@ def vidur() -> Sample:
 
 
 @sample
+def turn_lengths() -> Sample:
+    header = "conversation,turn,human_tokens,gpt_tokens"
+    row = dict(zip(header.split(","), ("0", "1", "5", "6"), strict=True))
+    return Sample(
+        f"{header}\n0,0,36,276\n0,1,5,6\n",
+        [Row(None, 36, 276, session="0"), Row(None, 5, 6, session="0")],
+        damaged_csv(header, row, ["human_tokens", "gpt_tokens"], None),
+        ":3: ",
+    )
+
+
+@sample
 def splitwisesim() -> Sample:
     header = "request_id,request_type,application_id,arrival_timestamp,batch_size,prompt_size,token_size"
     row = dict(zip(header.split(","), ("1", "2", "0", "0.5", "1", "5", "6"), strict=True))

@@ -1,7 +1,9 @@
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from kvsim.workload.request import Content, Span, merged, num_tokens
+from kvsim.workload.traces import lineage as lineage_module
 from kvsim.workload.traces.lineage import Lineage, part
 
 
@@ -45,6 +47,21 @@ def test_another_child_shares_as_many_blocks_as_its_ids_say() -> None:
     assert tokens(one)[8:16] == [("out a", i) for i in range(8)]
     assert tokens(other)[:12] == tokens(one)[:12]
     assert tokens(other)[12:16] == [(9, i) for i in range(4)]
+
+
+def test_turns_and_names_are_forgotten_from_the_oldest(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(lineage_module, "MOST_TURNS", 1)
+    monkeypatch.setattr(lineage_module, "MOST_NAMED_BLOCKS", 1)
+    lineage = Lineage()
+    asked(lineage, "a", "", blocks(1), 4)
+    asked(lineage, "b", "", blocks(2), 8)
+    assert asked(lineage, "c", "a", blocks(1, 3), 1) == blocks(1, 3)
+    asked(lineage, "d", "", blocks(4), 8)
+    first = lineage.prompt("d", blocks(4, 5, 6, 7), 4)
+    assert tokens(first) == [(4, i) for i in range(4)] + [(5, i) for i in range(4)] + [
+        *(("out d", i) for i in range(4, 8)),
+        *((7, i) for i in range(4)),
+    ]
 
 
 def test_a_prompt_that_cannot_hold_the_output_or_starts_otherwise_names_nothing() -> None:

@@ -261,6 +261,7 @@ def test_rows_stream(tmp_path: Path) -> None:
         ("azure2023/AzureLLMInferenceTrace_code.csv", 8_819, 2_047.8, 27.9),
         ("burstgpt/BurstGPT_1_first400.csv", 400, 520.5, 276.5),
         ("arxiv_summarization/arxiv_summarization_stats_llama2_tokenizer_filtered_v2.csv", 28_257, 2_588.1, 291.4),
+        ("sharegpt/sharegpt_v3_part_turn_lengths.csv.gz", 61_239, 100.6, 328.5),
         ("sharegpt/sharegpt_llama31_300req_blk16.jsonl.gz", 300, 857.5, 652.5),
         ("agentic/agent_magagent_blk16.jsonl.gz", 693, 2_505.5, 771.7),
         ("agentic/agent_miniswe_sessions0to9_blk16.jsonl.gz", 238, 5_428.3, 145.2),
