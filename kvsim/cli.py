@@ -207,7 +207,7 @@ def size(
     mean_tokens: Annotated[int | None, typer.Option(help="Mean length of a mix of requests.")] = None,
     percentiles: Annotated[str | None, typer.Option(help="Lengths of a mix: 50=800,90=3000,99=8000.")] = None,
     trace: Annotated[Path | None, typer.Option(help="Trace whose lengths are the mix.")] = None,
-    trace_format: Annotated[str, typer.Option(help="azure or mooncake.")] = "azure",
+    trace_format: Annotated[str | None, typer.Option(help="Format of the trace, if it is not recognised.")] = None,
     plot: Annotated[Path | None, typer.Option(help="Draw bytes against context length here.")] = None,
     json: Annotated[bool, typer.Option("--json", help="Print all of it as JSON, and nothing else.")] = False,
 ) -> None:
@@ -280,13 +280,13 @@ def size(
         _print(sizing_table(sizing, kv))
 
 
-def _trace_lengths(path: Path | None, trace_format: str) -> list[int] | None:
+def _trace_lengths(path: Path | None, trace_format: str | None) -> list[int] | None:
     """Prompt and output tokens of each request of a trace."""
     if path is None:
         return None
     from kvsim.workload.traces import read_rows
 
-    return [row.prompt_tokens + row.output_tokens for row in read_rows(path, trace_format)]
+    return [row.prompt_tokens + (row.output_tokens or 0) for row in read_rows(path, trace_format)]
 
 
 def _print_json(value: object) -> None:

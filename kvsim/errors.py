@@ -4,7 +4,8 @@
       ScenarioError             all problems of one scenario file, a line each
       ModelError                a model config that cannot be read or makes no sense
         UnsupportedModelError   a readable config whose geometry it does not determine
-      TraceError                a trace file or one of its lines
+      TraceError                a trace file
+        TraceRowError           one of its rows, which `on_bad_row = "skip"` passes over
       OutputError               a place that results cannot be written to
 
     InvariantError              a recount that was asked for found a defect of kvsim
@@ -40,6 +41,10 @@ class UnsupportedModelError(ModelError):
 
 class TraceError(KvsimError):
     """A trace file that cannot be read, or one of its lines."""
+
+
+class TraceRowError(TraceError):
+    """One row of a trace file; the message names its line and the rule it breaks."""
 
 
 class OutputError(KvsimError):

@@ -10,7 +10,7 @@ from kvsim.model.geometry import ModelGeometry
 from kvsim.model.plan import KVCachePlan, Worker, missing_bytes
 from kvsim.study.scenario import Scenario
 from kvsim.units import format_bytes
-from kvsim.workload.traces import Trace
+from kvsim.workload.traces import SkippedRows, Trace
 
 DEFAULT_TOKEN_BYTES = 131_072
 """What a token takes in the model that the default step times stand for."""
@@ -58,13 +58,19 @@ def _on_step_times(scenario: Scenario, shape: MemoryShape) -> Iterator[str]:
 def _on_workload(scenario: Scenario) -> Iterator[str]:
     workload = scenario.workload
     if isinstance(workload, Trace):
-        if scenario.memory.prefix_sharing and not workload.has_content:
+        if scenario.memory.prefix_sharing and not workload.reader(scenario.base).has_content:
             yield (
-                f"The trace format {workload.format} does not say what prompts contain: they are taken to share "
-                "nothing, so prefix sharing finds nothing."
+                f"The trace format {workload.format_of(scenario.base)} does not say what prompts contain: they are "
+                "taken to share nothing, so prefix sharing finds nothing."
             )
         return
     if scenario.engine.policy == "priority" and workload.priority is None:
         yield "engine.policy is priority, but workload.priority is not given: all requests are equally urgent."
     if scenario.engine.policy == "fcfs" and workload.priority is not None:
         yield "workload.priority is given, but engine.policy is fcfs: priorities change nothing."
+
+
+def notes_on_rows(skipped: SkippedRows) -> Iterator[str]:
+    """What a run has found out about its trace."""
+    if skipped.count:
+        yield f"{skipped.count:,} bad rows of the trace were passed over, as workload.on_bad_row is skip."

@@ -13,10 +13,11 @@ from kvsim.engine.simulation import Simulation
 from kvsim.engine.tables import pressure_frame, requests_frame, timeline_frame
 from kvsim.errors import ScenarioError
 from kvsim.memory.paged import PagedAllocator
+from kvsim.study.notes import notes_on_rows
 from kvsim.study.plan import Plan, plan
 from kvsim.study.scenario import Scenario, scenario_dict
 from kvsim.workload.request import Request
-from kvsim.workload.traces import Trace
+from kvsim.workload.traces import SkippedRows, Trace
 
 Progress = Callable[[int, int | None], None]
 """Called with the number of requests that have ended and, where it is known, of all."""
@@ -29,12 +30,13 @@ def simulate(scenario: Scenario, *, check: bool = False, on_progress: Progress |
     ModelError for a model that cannot be, InvariantError where a recount finds kvsim wrong.
     """
     planned = plan(scenario)
+    skipped = SkippedRows()
     memory, shape = scenario.memory, planned.shape
     try:
         simulation = Simulation(
             planned.engine,
             _allocator(scenario, planned),
-            _first_checked(scenario),
+            _first_checked(scenario, skipped),
             watermark_blocks=int(memory.watermark * shape.num_blocks),
             on_outputs=_progress_hook(scenario, on_progress),
             check=check,
@@ -54,7 +56,7 @@ def simulate(scenario: Scenario, *, check: bool = False, on_progress: Progress |
         timeline=timeline_frame(recorder, shape),
         requests=requests_frame(recorder),
         pressure=pressure_frame(recorder),
-        notes=planned.notes,
+        notes=(*planned.notes, *notes_on_rows(skipped)),
         stalled=simulation.stalled,
     )
 
@@ -73,16 +75,16 @@ def _allocator(scenario: Scenario, planned: Plan) -> PagedAllocator:
     )
 
 
-def _requests(scenario: Scenario) -> Iterator[Request]:
+def _requests(scenario: Scenario, skipped: SkippedRows) -> Iterator[Request]:
     workload = scenario.workload
     if isinstance(workload, Trace):
-        return workload.requests(scenario.base)
+        return workload.requests(scenario.base, skipped)
     return workload.requests(scenario.seed)
 
 
-def _first_checked(scenario: Scenario) -> Iterator[Request]:
+def _first_checked(scenario: Scenario, skipped: SkippedRows) -> Iterator[Request]:
     """The requests, the first one made already, so that a workload that cannot be used is refused at once."""
-    requests = _requests(scenario)
+    requests = _requests(scenario, skipped)
     first = next(requests, None)
     if first is None:
         raise ScenarioError(scenario.source, ["workload.duration must last until the first request arrives"])

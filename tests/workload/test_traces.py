@@ -10,7 +10,7 @@ import pytest
 
 from kvsim.errors import TraceError
 from kvsim.workload.request import Request, Span
-from kvsim.workload.traces import READERS, Trace
+from kvsim.workload.traces import READERS, Columns, Trace
 
 HEADER = "TIMESTAMP,ContextTokens,GeneratedTokens\r\n"
 AZURE = (
@@ -52,7 +52,7 @@ def test_azure_rows_become_requests_that_share_nothing(tmp_path: Path) -> None:
         Request(1, 100, (Span("user:1", 0, 396),), (Span("out:1", 0, 109),)),
         Request(2, 3_319_410_000, (Span("user:2", 0, 879),), (Span("out:2", 0, 55),)),
     ]
-    assert not Trace(path="trace", format="azure").has_content
+    assert not READERS["azure"].has_content
 
 
 def test_mooncake_rows_become_requests_whose_content_is_their_blocks(tmp_path: Path) -> None:
@@ -60,7 +60,7 @@ def test_mooncake_rows_become_requests_whose_content_is_their_blocks(tmp_path: P
         Request(0, 0, (Span(0, 0, 512), Span(1, 0, 88)), (Span("out:0", 0, 20),)),
         Request(1, 3 * 10**9, (Span(0, 0, 512), Span(2, 0, 88)), (Span("out:1", 0, 1),)),
     ]
-    assert Trace(path="trace", format="mooncake").has_content
+    assert READERS["mooncake"].has_content
 
 
 @pytest.mark.parametrize(("tokens", "ids", "last"), [(1, [7], 1), (512, [7], 512), (513, [7, 8], 1)])
@@ -338,22 +338,47 @@ def test_an_azure_file_without_rows_has_no_requests(text: str, tmp_path: Path) -
     assert refusal(tmp_path, text, "azure") == "trace: has no requests"
 
 
+def needed(format: str) -> dict[str, Any]:
+    """What must be said of a format."""
+    options = {"tokenizer": "tokenizer.json", "columns": Columns(prompt="in", output="out", time="at")}
+    needs = READERS[format].needs
+    return {} if needs is None else {needs: options[needs]}
+
+
 @pytest.mark.parametrize("format", READERS)
 def test_a_missing_file_is_refused(format: str, tmp_path: Path) -> None:
     with pytest.raises(TraceError, match=r"nowhere: cannot be read: No such file or directory"):
-        list(Trace(path="nowhere", format=format).requests(tmp_path))
+        list(Trace(path="nowhere", format=format, **needed(format)).requests(tmp_path))
 
 
 @pytest.mark.parametrize("format", READERS)
 def test_a_folder_is_refused(format: str, tmp_path: Path) -> None:
     (tmp_path / "trace").mkdir()
     with pytest.raises(TraceError, match=r"trace: cannot be read: Is a directory"):
-        list(Trace(path="trace", format=format).requests(tmp_path))
+        list(Trace(path="trace", format=format, **needed(format)).requests(tmp_path))
+
+
+@pytest.mark.parametrize(
+    ("options", "rule"),
+    [
+        ({"format": "columns"}, "the format columns needs columns, such as"),
+        ({"format": "sharegpt"}, "the format sharegpt needs tokenizer, the path of a tokenizer.json"),
+        ({"format": "azure", "columns": Columns(prompt="in")}, "columns is for the format columns, not for azure"),
+    ],
+)
+def test_what_is_said_of_a_file_must_fit_its_format(options: dict[str, Any], rule: str) -> None:
+    with pytest.raises(ValueError, match=rule):
+        Trace(path="trace", **options)
+
+
+def test_columns_must_be_different() -> None:
+    with pytest.raises(ValueError, match="prompt, output and time must be different columns"):
+        Columns(prompt="in", output="in")
 
 
 def test_an_unknown_format_is_answered_with_the_known_ones() -> None:
-    with pytest.raises(ValueError, match="format must be one of azure, mooncake, got 'burstgpt'"):
-        Trace(path="trace", format="burstgpt")
+    with pytest.raises(ValueError, match=r"format must be one of azure, .*mooncake, .*got 'papyrus'"):
+        Trace(path="trace", format="papyrus")
 
 
 # the public files
