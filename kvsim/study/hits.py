@@ -10,7 +10,7 @@ contiguous prefix.
 """
 
 from array import array
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from typing import Literal
 
 import numpy as np
@@ -168,58 +168,11 @@ class Hits:
     distinct_blocks: int
     prompt_tokens: int
     prompts: int
+    smallest_prefix_tokens: int
+    """The shortest prefix that can ever be hit in an engine: one full block, with a token after it."""
     prompts_too_short: int
-    """Of at most `block_size` tokens: nothing of them can be hit in an engine."""
+    """Of no more tokens than that: nothing of them can be hit in an engine."""
     results: tuple[CapacityHits, ...]
-
-    @property
-    def smallest_prefix_tokens(self) -> int:
-        """The shortest prefix that can ever be hit in an engine: one full block, with a token after it."""
-        return self.block_size
-
-
-def count_hits(
-    prompts: Prompts, block_size: int, capacities: Sequence[int | None], order: Order = "head", *, optimum: bool = True
-) -> Hits:
-    """Hits for each capacity in blocks, None being infinite, all from one pass over the touches.
-
-    Raises TraceError for a block size or a capacity below 1.
-    """
-    _at_least_one("block size", [block_size])
-    _at_least_one("capacity", [capacity for capacity in capacities if capacity is not None])
-    touches = prompts.touches(block_size)
-    distances = touches.distances(order)
-    content = _Curve(distances, touches.tokens)
-    engine = _Curve(touches.usable(distances), touches.tokens)
-    before = touched_before(touches.keys)
-    groups = touches.groups.tolist()
-    feasible = optimum and len(before) <= MOST_TOUCHES_FOR_OPTIMUM
-
-    def at(capacity: int | None) -> CapacityHits:
-        best = None
-        if capacity is None:
-            best = content.blocks(None)
-        elif feasible:
-            best = most_hits(before, groups, capacity, at_once=order == "tail")
-        return CapacityHits(
-            capacity,
-            content.blocks(capacity),
-            content.tokens(capacity),
-            engine.blocks(capacity),
-            engine.tokens(capacity),
-            best,
-        )
-
-    return Hits(
-        block_size=block_size,
-        order=order,
-        touches=len(before),
-        distinct_blocks=int((before < 0).sum()),
-        prompt_tokens=int(touches.lengths.sum()),
-        prompts=len(touches.lengths),
-        prompts_too_short=int((touches.lengths <= block_size).sum()),
-        results=tuple(at(capacity) for capacity in capacities),
-    )
 
 
 class _Curve:
@@ -236,6 +189,75 @@ class _Curve:
 
     def tokens(self, capacity: int | None) -> int:
         return int(self._tokens[self.blocks(capacity)])
+
+
+class HitCurve:
+    """Hits of one trace at one block size and in one order, for any capacity.
+
+    Made in one pass over the touches. Raises TraceError for a block size below 1.
+    """
+
+    def __init__(self, prompts: Prompts, block_size: int, order: Order = "head") -> None:
+        _at_least_one("block size", [block_size])
+        touches = prompts.touches(block_size)
+        distances = touches.distances(order)
+        self.block_size = block_size
+        self.order: Order = order
+        self.prompt_tokens = int(touches.lengths.sum())
+        self._lengths = touches.lengths
+        self._groups: list[int] = touches.groups.tolist()
+        self._before = touched_before(touches.keys)
+        self._content = _Curve(distances, touches.tokens)
+        self._engine = _Curve(touches.usable(distances), touches.tokens)
+
+    @property
+    def distinct_blocks(self) -> int:
+        return int((self._before < 0).sum())
+
+    def at(self, capacity: int | None, *, optimum: bool = True) -> CapacityHits:
+        """Hits in so many blocks, None being infinite; raises TraceError for a capacity below 1."""
+        best = None
+        if capacity is None:
+            best = self._content.blocks(None)
+        else:
+            _at_least_one("capacity", [capacity])
+            if optimum and len(self._before) <= MOST_TOUCHES_FOR_OPTIMUM:
+                best = most_hits(self._before, self._groups, capacity, at_once=self.order == "tail")
+        return CapacityHits(
+            capacity,
+            self._content.blocks(capacity),
+            self._content.tokens(capacity),
+            self._engine.blocks(capacity),
+            self._engine.tokens(capacity),
+            best,
+        )
+
+    def hits(self, capacities: Iterable[int | None], *, optimum: bool = True) -> Hits:
+        return Hits(
+            block_size=self.block_size,
+            order=self.order,
+            touches=len(self._before),
+            distinct_blocks=self.distinct_blocks,
+            prompt_tokens=self.prompt_tokens,
+            prompts=len(self._lengths),
+            smallest_prefix_tokens=self.block_size,
+            prompts_too_short=int((self._lengths <= self.block_size).sum()),
+            results=tuple(self.at(capacity, optimum=optimum) for capacity in capacities),
+        )
+
+    def usual_capacities(self) -> list[int | None]:
+        """1, 5, 10, 50, ... blocks, the last three powers of ten below what is ever touched, and infinite."""
+        distinct = self.distinct_blocks
+        top = len(str(distinct)) - 1
+        steps = [step * 10**power for power in range(max(0, top - 3), top + 1) for step in (1, 5)]
+        return [*(step for step in steps if step < distinct), None]
+
+
+def count_hits(
+    prompts: Prompts, block_size: int, capacities: Iterable[int | None], order: Order = "head", *, optimum: bool = True
+) -> Hits:
+    """Hits for each capacity in blocks, None being infinite. Raises TraceError for sizes below 1."""
+    return HitCurve(prompts, block_size, order).hits(capacities, optimum=optimum)
 
 
 def _at_least_one(name: str, values: Iterable[int]) -> None:

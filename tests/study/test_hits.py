@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kvsim.errors import TraceError
-from kvsim.study.hits import Hits, Order, Prompts, count_hits
+from kvsim.study.hits import HitCurve, Hits, Order, Prompts, count_hits
 from kvsim.workload.request import Content, Span
 from kvsim.workload.traces import read_rows
 
@@ -220,6 +220,13 @@ def test_no_prompts_have_no_hits() -> None:
     hits = count_hits(Prompts(), 16, [1, None])
     assert (hits.touches, hits.prompt_tokens, blocks(hits)) == (0, 0, [0, 0])
     assert Prompts().ideal_hit_tokens(16) == 0
+
+
+def test_the_usual_capacities_lie_below_what_is_ever_touched(conversation: Prompts) -> None:
+    usual = HitCurve(conversation, 512).usual_capacities()
+    assert usual == [100, 500, 1_000, 5_000, 10_000, 50_000, 100_000, None]
+    assert HitCurve(interned([(Span("a", 0, 8),)]), 4).usual_capacities() == [1, None]
+    assert HitCurve(Prompts(), 4).usual_capacities() == [None]
 
 
 def test_a_long_trace_is_counted_without_its_optimum(monkeypatch: pytest.MonkeyPatch) -> None:
