@@ -32,10 +32,10 @@ class TraceFile:
     def rows(self) -> Iterator[Row]:
         return read_rows(self.path, self.format)
 
-    def need_content(self, purpose: str) -> None:
+    def need_content(self) -> None:
         """Raises TraceError where the format does not say what prompts contain."""
         if not self.has_content:
-            raise TraceError(f"{self.path}: the format {self.format} has no content, which {purpose} needs")
+            raise TraceError(f"{self.path}: has no content: the format {self.format} does not say what prompts share")
 
 
 def _recognised(path: Path) -> str:

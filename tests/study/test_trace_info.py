@@ -122,5 +122,6 @@ def test_a_format_is_recognised_or_refused(tmp_path: Path) -> None:
 
 
 def test_content_is_asked_for_by_name(tmp_path: Path) -> None:
-    with pytest.raises(TraceError, match="the format azure has no content, which sharing needs"):
-        TraceFile.of(tmp_path / "trace", "azure").need_content("sharing")
+    TraceFile.of(tmp_path / "trace", "mooncake").need_content()
+    with pytest.raises(TraceError, match="has no content: the format azure does not say what prompts share"):
+        TraceFile.of(tmp_path / "trace", "azure").need_content()

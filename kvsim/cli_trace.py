@@ -1,0 +1,99 @@
+"""The commands about traces: each parses, calls the library, prints."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from kvsim.console import print_json, print_page
+
+if TYPE_CHECKING:
+    from kvsim.study.hits import Order
+    from kvsim.study.hits_table import TokenSize
+
+TraceArgument = Annotated[Path, typer.Argument(help="Trace file, plain or gzip.")]
+FormatOption = Annotated[str | None, typer.Option(help="Format of the trace; recognised if not given.")]
+JsonOption = Annotated[bool, typer.Option("--json", help="Print the figures as JSON, and nothing else.")]
+
+
+def mount(app: typer.Typer) -> None:
+    """Make the commands those of an application."""
+    app.command()(hits)
+
+
+def hits(
+    trace: TraceArgument,
+    block_size: Annotated[list[int] | None, typer.Option(help="Tokens of a block; repeatable.")] = None,
+    capacity: Annotated[
+        list[str] | None, typer.Option(help="Blocks, inf, or with a model a size such as '40 GiB'; repeatable.")
+    ] = None,
+    order: Annotated[str, typer.Option(help="head: LRU of single blocks; tail: heads are evicted last.")] = "head",
+    format: FormatOption = None,
+    limit: Annotated[int | None, typer.Option(min=1, help="Only so many requests from the start.")] = None,
+    model: Annotated[str | None, typer.Option(help="Catalogue name or config.json, to count in bytes.")] = None,
+    kv_dtype: Annotated[str, typer.Option(help="Number format of the model's cache.")] = "bf16",
+    tensor_parallel: Annotated[int, typer.Option(min=1, help="Ranks that share the heads.")] = 1,
+    pipeline_parallel: Annotated[int, typer.Option(min=1, help="Ranks that share the layers.")] = 1,
+    optimum: Annotated[bool, typer.Option(help="Also the best evictions there could be.")] = True,
+    plot: Annotated[Path | None, typer.Option(help="Draw the hit rate over capacity here.")] = None,
+    json: JsonOption = False,
+) -> None:
+    """Say what prefix sharing could give: hits against the capacity of the cache, without a clock.
+
+    For example:
+
+    - `kvsim hits conversation_trace.jsonl --block-size 512 --capacity 1000 --capacity 10000 --capacity inf`
+    - `kvsim hits conversation_trace.jsonl --block-size 16 --order tail --model llama-3.1-8b --plot hits.png`
+    """
+    from itertools import islice
+
+    from kvsim.study.hits import HitCurve, Prompts
+    from kvsim.study.hits_table import hits_json, hits_page, read_capacity, save_hits_plot
+    from kvsim.study.trace_file import TraceFile
+
+    known_order = _known_order(order)
+    token = None if model is None else _token_size(model, kv_dtype, tensor_parallel, pipeline_parallel)
+    file = TraceFile.of(trace, format)
+    file.need_content()
+    prompts = Prompts()
+    for row in islice(file.rows(), limit):
+        prompts.add(row.prompt or ())
+    curves = [HitCurve(prompts, size, known_order) for size in block_size or [16]]
+    all_hits = []
+    for curve in curves:
+        capacities = [read_capacity(text, curve.block_size, token) for text in capacity or ()]
+        all_hits.append(curve.hits(capacities or curve.usual_capacities(), optimum=optimum))
+    if plot is not None:
+        from kvsim.study.files import staged
+
+        with staged(plot.parent) as folder:
+            save_hits_plot(curves, token, folder / plot.name)
+    if json:
+        figures = [hits_json(of_size, token) for of_size in all_hits]
+        print_json(figures[0] if len(figures) == 1 else figures)
+    else:
+        print_page(hits_page(all_hits, token))
+
+
+def _known_order(order: str) -> "Order":
+    from typing import get_args
+
+    from kvsim.errors import TraceError
+    from kvsim.study.hits import Order
+
+    for known in get_args(Order):
+        if order == known:
+            return known  # type: ignore[no-any-return]  # one of its words
+    raise TraceError(f"order must be one of {', '.join(get_args(Order))}, got {order!r}")
+
+
+def _token_size(model: str, kv_dtype: str, tensor_parallel: int, pipeline_parallel: int) -> "TokenSize":
+    from kvsim.model.catalogue import load_geometry
+    from kvsim.model.formats import known_dtype
+    from kvsim.study.hits_table import TokenSize
+
+    geometry = load_geometry(model, Path())
+    dtype = known_dtype(kv_dtype)
+    stage = geometry.heaviest_stage(dtype, tensor_parallel, pipeline_parallel)
+    formula = geometry.formula(dtype, tensor_parallel, pipeline_parallel)
+    return TokenSize(stage.bytes_per_token(dtype, tensor_parallel), formula)

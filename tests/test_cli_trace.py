@@ -1,0 +1,116 @@
+"""The commands about traces: what they print and refuse."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.study.makers import AZURE_ROWS
+from tests.test_cli import kvsim, refused
+
+BLOCKS = 512
+ASKED = [(0, 600, 5, [0, 1]), (1_000, 1_100, 7, [0, 2, 3]), (2_500, 1_100, 9, [0, 2, 3]), (9_000, 100, 1, [9])]
+
+
+def write_mooncake(path: Path) -> Path:
+    names = ("timestamp", "input_length", "output_length", "hash_ids")
+    path.write_text("".join(json.dumps(dict(zip(names, row, strict=True))) + "\n" for row in ASKED))
+    return path
+
+
+@pytest.fixture
+def mooncake(tmp_path: Path) -> Path:
+    return write_mooncake(tmp_path / "trace.jsonl")
+
+
+@pytest.fixture
+def azure(tmp_path: Path) -> Path:
+    path = tmp_path / "trace.csv"
+    path.write_text(AZURE_ROWS)
+    return path
+
+
+def figures(*arguments: str | Path) -> Any:
+    done = kvsim(*arguments, "--json")
+    assert done.returncode == 0, done.stderr
+    assert done.stderr == ""
+    return json.loads(done.stdout)
+
+
+def test_hits_are_given_for_each_capacity(mooncake: Path) -> None:
+    found = figures("hits", mooncake, "--block-size", "512", "--capacity", "2", "--capacity", "inf")
+    results = found.pop("results")
+    assert found == {
+        "block_size": 512,
+        "order": "head",
+        "touches": 9,
+        "distinct_blocks": 5,
+        "prompt_tokens": 2_900,
+        "prompts": 4,
+        "smallest_prefix_tokens": 512,
+        "prompts_too_short": 1,
+        "block_bytes": None,
+    }
+    # Blocks 0 1, 0 2 3, 0 2 3, 9: of two places LRU has block 0 once, the optimum also 0 and 3 the second time; with
+    # no end of places 2 and 3 (76 tokens) come again as well.
+    assert results[0] == {
+        "capacity_blocks": 2,
+        "hit_blocks": 1,
+        "hit_tokens": 512,
+        "engine_hit_blocks": 1,
+        "engine_hit_tokens": 512,
+        "optimum_hit_blocks": 3,
+    }
+    assert results[1] == {
+        "capacity_blocks": None,
+        "hit_blocks": 4,
+        "hit_tokens": 3 * 512 + 76,
+        "engine_hit_blocks": 3,
+        "engine_hit_tokens": 3 * 512,
+        "optimum_hit_blocks": 4,
+    }
+
+
+def test_hits_by_block_size_are_a_list_and_a_picture(mooncake: Path, tmp_path: Path) -> None:
+    sizes = ("--block-size", "512", "--block-size", "64")
+    model = ("--model", "llama-3.1-8b", "--capacity", "1 GiB", "--no-optimum")
+    plot = tmp_path / "deep" / "hits.png"
+    found = figures("hits", mooncake, *sizes, *model, "--order", "tail", "--plot", plot)
+    assert [of_size["block_bytes"] for of_size in found] == [512 * 131_072, 64 * 131_072]
+    assert [of_size["results"][0]["capacity_blocks"] for of_size in found] == [16, 128]
+    assert found[0]["results"][0]["optimum_hit_blocks"] is None
+    assert plot.read_bytes().startswith(b"\x89PNG")
+
+
+def test_hits_are_printed_as_a_table(mooncake: Path) -> None:
+    done = kvsim("hits", mooncake, "--block-size", "512", "--model", "llama-3.1-8b", "--limit", "3")
+    assert done.returncode == 0, done.stderr
+    assert "Block size 512: 8 touches of 4 blocks, 2,800 prompt tokens" in done.stdout
+    assert "0 of 3 prompts have no token beyond that" in done.stdout
+    assert "infinite" in done.stdout
+    assert "bytes per token = 32 layers" in done.stdout
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--capacity", "4 GiB"], "capacity '4 GiB' is in bytes, which needs a model to be turned into blocks"),
+        (["--capacity", "few"], "capacity must be a number of blocks, inf, or a size such as '40 GiB', got 'few'"),
+        (["--capacity", "0"], "capacity must be >= 1, got 0"),
+        (["--block-size", "0"], "block size must be >= 1, got 0"),
+        (["--order", "up"], "order must be one of head, tail, got 'up'"),
+        (["--format", "tape"], "the format of a trace must be one of "),
+        (["--model", "nobody"], "nobody"),
+    ],
+)
+def test_hits_that_cannot_be_counted_are_refused(mooncake: Path, arguments: list[str], message: str) -> None:
+    assert message in refused("hits", mooncake, *arguments)
+
+
+def test_hits_of_a_trace_without_content_are_refused(azure: Path) -> None:
+    assert "trace.csv: has no content" in refused("hits", azure)
+
+
+def test_hits_of_a_file_that_is_not_there_are_refused(tmp_path: Path) -> None:
+    assert "cannot be read" in refused("hits", tmp_path / "nothing")
