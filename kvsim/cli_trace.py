@@ -13,12 +13,21 @@ if TYPE_CHECKING:
 
 TraceArgument = Annotated[Path, typer.Argument(help="Trace file, plain or gzip.")]
 FormatOption = Annotated[str | None, typer.Option(help="Format of the trace; recognised if not given.")]
+
 JsonOption = Annotated[bool, typer.Option("--json", help="Print the figures as JSON, and nothing else.")]
+
+trace_app = typer.Typer(
+    no_args_is_help=True,
+    rich_markup_mode="markdown",
+    context_settings={"help_option_names": ["-h", "--help"]},
+    help="Look at trace files and change them.",
+)
 
 
 def mount(app: typer.Typer) -> None:
     """Make the commands those of an application."""
     app.command()(hits)
+    app.add_typer(trace_app, name="trace")
 
 
 def hits(
@@ -97,3 +106,36 @@ def _token_size(model: str, kv_dtype: str, tensor_parallel: int, pipeline_parall
     stage = geometry.heaviest_stage(dtype, tensor_parallel, pipeline_parallel)
     formula = geometry.formula(dtype, tensor_parallel, pipeline_parallel)
     return TokenSize(stage.bytes_per_token(dtype, tensor_parallel), formula)
+
+
+@trace_app.command()
+def info(
+    trace: TraceArgument,
+    block_size: Annotated[
+        list[int] | None, typer.Option(min=1, help="Sizes at which to count what is shared; repeatable.")
+    ] = None,
+    format: FormatOption = None,
+    plot: Annotated[Path | None, typer.Option(help="Draw lengths, arrivals and sharing here.")] = None,
+    json: JsonOption = False,
+) -> None:
+    """Say what a trace is like: lengths, rate, burstiness, what it lacks, what could be shared.
+
+    For example:
+
+    - `kvsim trace info AzureLLMInferenceTrace_conv.csv`
+    - `kvsim trace info conversation_trace.jsonl --block-size 16 --block-size 512 --json`
+    """
+    from kvsim.study.trace_file import TraceFile
+    from kvsim.study.trace_info import BLOCK_SIZES, trace_info
+    from kvsim.study.trace_table import info_page, save_info_plot
+
+    found = trace_info(TraceFile.of(trace, format), block_size or BLOCK_SIZES)
+    if plot is not None:
+        from kvsim.study.files import staged
+
+        with staged(plot.parent) as folder:
+            save_info_plot(found, folder / plot.name)
+    if json:
+        print_json(found.to_json())
+    else:
+        print_page(info_page(found, trace.name))

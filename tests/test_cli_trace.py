@@ -114,3 +114,41 @@ def test_hits_of_a_trace_without_content_are_refused(azure: Path) -> None:
 
 def test_hits_of_a_file_that_is_not_there_are_refused(tmp_path: Path) -> None:
     assert "cannot be read" in refused("hits", tmp_path / "nothing")
+
+
+def test_info_says_what_a_trace_is_like(mooncake: Path, tmp_path: Path) -> None:
+    plot = tmp_path / "info.png"
+    assert figures("trace", "info", mooncake, "--block-size", "512", "--block-size", "100", "--plot", plot) == {
+        "format": "mooncake",
+        "rows": 4,
+        "prompt": {"mean": 725.0, "median": 850.0, "p99": 1_100.0, "min": 100, "max": 1_100},
+        "output": {"mean": 5.5, "median": 6.0, "p99": 8.94, "min": 1, "max": 9},
+        "duration_s": 9.0,
+        "rate_per_s": pytest.approx(1 / 3),
+        "gap_cv": pytest.approx(0.8277591348),  # gaps of 1, 1.5 and 6.5 s
+        "iod": pytest.approx(0.6),
+        "sessions": None,
+        "missing": ["sessions"],
+        "odd_rows": {},
+        "prompt_tokens": 2_900,
+        "ideal_hit_tokens": {"512": 512 + 1_100, "100": 500 + 1_100},
+        "reuse_block_size": 512,
+        "reuse_distance": {"mean": 1.75, "median": 2.0, "p99": 2.0, "min": 1, "max": 2},
+    }
+    assert plot.read_bytes().startswith(b"\x89PNG")
+
+
+def test_info_is_printed_as_a_table(mooncake: Path, azure: Path) -> None:
+    done = kvsim("trace", "info", mooncake)
+    assert done.returncode == 0, done.stderr
+    assert "trace.jsonl: format mooncake, 4 requests" in done.stdout
+    assert "shared at block size 512" in done.stdout
+    assert "blocks of 512 between two uses" in done.stdout
+    done = kvsim("trace", "info", azure)
+    assert "Missing in this format: content, sessions." in done.stdout
+    assert "shared" not in done.stdout
+
+
+def test_info_of_what_is_no_trace_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "odd").write_text("nothing known\n")
+    assert "its format is not recognised; name one of" in refused("trace", "info", tmp_path / "odd")

@@ -16,7 +16,7 @@ from attrs import asdict, frozen
 
 from kvsim.errors import TraceError
 from kvsim.study.hits import Prompts
-from kvsim.study.reuse import NEVER
+from kvsim.study.reuse import NEVER, Ints
 from kvsim.study.trace_file import TraceFile
 from kvsim.workload.traces import Row
 
@@ -34,7 +34,7 @@ class Spread:
     max: int
 
     @classmethod
-    def of(cls, values: Sequence[int] | npt.NDArray[np.int64]) -> "Spread | None":
+    def of(cls, values: Sequence[int] | Ints) -> "Spread | None":
         """None for no values."""
         if not len(values):
             return None
@@ -67,7 +67,7 @@ class Arrivals:
         )
 
 
-def _dispersion(since_ns: npt.NDArray[np.int64]) -> float:
+def _dispersion(since_ns: Ints) -> float:
     """Variance over mean of the arrivals in each second; seconds without any count, and take no memory."""
     seconds = since_ns // 10**9
     num_bins = int(seconds[-1]) + 1
@@ -76,7 +76,7 @@ def _dispersion(since_ns: npt.NDArray[np.int64]) -> float:
     return (squares * num_bins - len(seconds) ** 2) / (num_bins * len(seconds))
 
 
-@frozen
+@frozen(eq=False)
 class TraceInfo:
     """All that `kvsim trace info` says."""
 
@@ -95,6 +95,10 @@ class TraceInfo:
     reuse_block_size: int
     reuse_distance: Spread | None
     """Different blocks of `reuse_block_size` tokens touched between two uses of one, heads first."""
+    prompt_lengths: Ints
+    output_lengths: Ints
+    arrival_times_s: npt.NDArray[np.float64]
+    """Since the first arrival, in time order."""
 
     def to_json(self) -> dict[str, Any]:
         return {
@@ -148,7 +152,15 @@ def trace_info(trace: TraceFile, block_sizes: Sequence[int] = BLOCK_SIZES) -> Tr
         else None,
         reuse_block_size=reuse_block_size,
         reuse_distance=distances,
+        prompt_lengths=np.array(seen.prompts, dtype=np.int64),
+        output_lengths=np.array(seen.outputs, dtype=np.int64),
+        arrival_times_s=_seconds(seen.times),
     )
+
+
+def _seconds(times_ns: Sequence[int]) -> npt.NDArray[np.float64]:
+    times = np.sort(np.array(times_ns, dtype=np.int64))
+    return (times - times[:1]) / 1e9
 
 
 class _Seen:
