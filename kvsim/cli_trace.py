@@ -139,3 +139,52 @@ def info(
         print_json(found.to_json())
     else:
         print_page(info_page(found, trace.name))
+
+
+@trace_app.command()
+def convert(
+    trace: TraceArgument,
+    out: Annotated[Path, typer.Option("--out", "-o", help="File to write; .gz packs Mooncake JSONL.")],
+    to: Annotated[str, typer.Option(help="mooncake or parquet.")] = "mooncake",
+    format: FormatOption = None,
+    block_tokens: Annotated[int, typer.Option(help="Tokens that an id of the written file stands for.")] = 512,
+    start: Annotated[str, typer.Option(help="Leave out what comes earlier after the first request.")] = "0 s",
+    end: Annotated[str | None, typer.Option(help="Leave out what comes then or later.")] = None,
+    limit: Annotated[int | None, typer.Option(help="At most so many requests.")] = None,
+    sample: Annotated[float, typer.Option(help="Share of the conversations to keep, whole.")] = 1.0,
+    seed: Annotated[int, typer.Option(help="Which of them.")] = 0,
+    speedup: Annotated[float, typer.Option(help="Divide times by this.")] = 1.0,
+) -> None:
+    """Write a trace, or a part of it, as Mooncake JSONL or Parquet.
+
+    For example:
+
+    - `kvsim trace convert AzureLLMInferenceTrace_conv.csv --to parquet -o conv.parquet`
+    - `kvsim trace convert conversation_trace.jsonl --start "10 min" --end "20 min" --speedup 2 -o busy.jsonl.gz`
+    - `kvsim trace convert conversation_trace.jsonl --sample 0.1 -o tenth.jsonl`
+    """
+    import sys
+
+    from kvsim.errors import TraceError
+    from kvsim.study.files import staged
+    from kvsim.study.trace_convert import Part
+    from kvsim.study.trace_convert import convert as convert_trace
+    from kvsim.study.trace_file import TraceFile
+    from kvsim.units import parse_duration_ns
+
+    try:
+        part = Part(
+            start_ns=parse_duration_ns(start),
+            end_ns=None if end is None else parse_duration_ns(end),
+            share=sample,
+            seed=seed,
+            limit=limit,
+            speedup=speedup,
+        )
+    except ValueError as error:
+        raise TraceError(str(error)) from None
+    file = TraceFile.of(trace, format)
+    with staged(out.parent) as folder:
+        written = convert_trace(file, part, to, folder / out.name, block_tokens)
+    note = "" if written.has_content else "; no content: nothing in it is shared"
+    print(f"wrote {out}: {written.rows:,} requests{note}", file=sys.stderr)

@@ -152,3 +152,34 @@ def test_info_is_printed_as_a_table(mooncake: Path, azure: Path) -> None:
 def test_info_of_what_is_no_trace_is_refused(tmp_path: Path) -> None:
     (tmp_path / "odd").write_text("nothing known\n")
     assert "its format is not recognised; name one of" in refused("trace", "info", tmp_path / "odd")
+
+
+def test_convert_writes_a_part_that_reads_back(mooncake: Path, tmp_path: Path) -> None:
+    out = tmp_path / "deep" / "part.jsonl.gz"
+    done = kvsim("trace", "convert", mooncake, "--start", "1 s", "--speedup", "2", "-o", out)
+    assert done.returncode == 0, done.stderr
+    assert (done.stdout, done.stderr) == ("", f"wrote {out}: 3 requests\n")
+    found = figures("trace", "info", out)
+    assert (found["rows"], found["duration_s"]) == (3, 4.0)
+
+
+def test_convert_says_where_nothing_can_be_shared(azure: Path, tmp_path: Path) -> None:
+    done = kvsim("trace", "convert", azure, "--to", "parquet", "-o", tmp_path / "a.parquet")
+    assert done.stderr == f"wrote {tmp_path}/a.parquet: 3 requests; no content: nothing in it is shared\n"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--start", "soon"], "'8 ms'"),
+        (["--sample", "2"], "share must be > 0 and at most 1, got 2.0"),
+        (["--limit", "0"], "limit must be >= 1, got 0"),
+        (["--to", "tape"], "the format to write must be one of mooncake, parquet, got 'tape'"),
+        (["--start", "1 h"], "has no requests in that part"),
+    ],
+)
+def test_parts_that_make_no_sense_are_refused(
+    mooncake: Path, tmp_path: Path, arguments: list[str], message: str
+) -> None:
+    assert message in refused("trace", "convert", mooncake, "-o", tmp_path / "out" / "part.jsonl", *arguments)
+    assert not (tmp_path / "out").exists()

@@ -102,7 +102,8 @@ def plot_lengths(info: TraceInfo, *, ax: "Axes") -> "Axes":
 def plot_arrivals(info: TraceInfo, *, ax: "Axes") -> "Axes":
     """Arrivals per second over time, in a hundred columns."""
     duration = info.arrivals.duration_s or 1.0
-    ax.hist(info.arrival_times_s, bins=100, range=(0, duration), weights=[100 / duration] * info.rows, histtype="step")
+    times = info.arrival_times_s
+    ax.hist(times, bins=100, range=(0, duration), weights=[100 / duration] * len(times), histtype="step")
     ax.set(xlabel="time (s)", ylabel="arrivals (requests/s)")
     return ax
 
