@@ -188,3 +188,36 @@ def convert(
         written = convert_trace(file, part, to, folder / out.name, block_tokens)
     note = "" if written.has_content else "; no content: nothing in it is shared"
     print(f"wrote {out}: {written.rows:,} requests{note}", file=sys.stderr)
+
+
+@trace_app.command()
+def fit(
+    trace: TraceArgument,
+    format: FormatOption = None,
+    seed: Annotated[int, typer.Option(min=0, help="Of the requests that are generated to be compared.")] = 0,
+    out: Annotated[Path | None, typer.Option("--out", "-o", help="File for the table; else stdout.")] = None,
+    json: JsonOption = False,
+) -> None:
+    """Write a table [workload] whose generated traffic resembles a trace, and say how far each figure is off.
+
+    For example:
+
+    - `kvsim trace fit AzureLLMInferenceTrace_conv.csv`
+    - `kvsim trace fit conversation_trace.jsonl -o workload.toml`
+    """
+    import sys
+
+    from kvsim.study.files import staged
+    from kvsim.study.trace_file import TraceFile
+    from kvsim.study.trace_fit import fit as fit_trace
+
+    fitted = fit_trace(TraceFile.of(trace, format), seed)
+    text = fitted.to_toml(trace.name)
+    if out is not None:
+        with staged(out.parent) as folder:
+            (folder / out.name).write_text(text, encoding="utf-8")
+        print(f"wrote {out}", file=sys.stderr)
+    if json:
+        print_json(fitted.to_json())
+    elif out is None:
+        sys.stdout.write(text)

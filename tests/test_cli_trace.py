@@ -1,6 +1,7 @@
 """The commands about traces: what they print and refuse."""
 
 import json
+import tomllib
 from pathlib import Path
 from typing import Any
 
@@ -183,3 +184,20 @@ def test_parts_that_make_no_sense_are_refused(
 ) -> None:
     assert message in refused("trace", "convert", mooncake, "-o", tmp_path / "out" / "part.jsonl", *arguments)
     assert not (tmp_path / "out").exists()
+
+
+def test_fit_prints_a_workload_and_how_far_it_is_off(mooncake: Path, tmp_path: Path) -> None:
+    done = kvsim("trace", "fit", mooncake)
+    assert done.returncode == 0, done.stderr
+    assert done.stderr == ""
+    assert "#   CV of gaps: 0.82776, " in done.stdout
+    assert tomllib.loads(done.stdout)["workload"]["num_requests"] == 4
+    written = kvsim("trace", "fit", mooncake, "-o", tmp_path / "deep" / "workload.toml")
+    assert written.stderr == f"wrote {tmp_path}/deep/workload.toml\n"
+    assert (tmp_path / "deep" / "workload.toml").read_text() == done.stdout
+    assert set(figures("trace", "fit", mooncake)) == {"workload", "likeness", "notes"}
+
+
+def test_fit_of_a_single_request_is_refused(mooncake: Path, tmp_path: Path) -> None:
+    kvsim("trace", "convert", mooncake, "--limit", "1", "-o", tmp_path / "one.jsonl")
+    assert "one.jsonl: has no times from which a rate follows" in refused("trace", "fit", tmp_path / "one.jsonl")

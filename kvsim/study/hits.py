@@ -74,6 +74,18 @@ class Prompts:
         full = known // block_size * block_size
         return int(full.sum() + (lengths % block_size)[repeated].sum())
 
+    @property
+    def known(self) -> Ints:
+        """For each prompt the tokens that it shares with any one before it."""
+        return np.array(self._known, dtype=np.int64)
+
+    def starts(self, least: int, tokens: int) -> Ints:
+        """Which first `tokens` tokens each prompt of at least `least` has, equal numbers for equal ones."""
+        nodes, starts, ends = (np.array(column, dtype=np.int64) for column in (self._nodes, self._starts, self._ends))
+        first_pieces: Ints = np.array([-1, *self._last_pieces], dtype=np.int64)
+        lengths = np.repeat(np.array(self._lengths, dtype=np.int64), first_pieces[1:] - first_pieces[:-1])
+        return nodes[(starts < tokens) & (tokens <= ends) & (lengths >= least)]
+
     def touches(self, block_size: int) -> "Touches":
         """The blocks of every prompt, first block first."""
         nodes, starts, ends, last_pieces, lengths = (

@@ -122,8 +122,15 @@ def trace_info(trace: TraceFile, block_sizes: Sequence[int] = BLOCK_SIZES) -> Tr
 
     Raises TraceError for a file that cannot be read, or one without requests.
     """
-    seen = _Seen()
-    seen.add(trace.rows())
+    return info_of_rows(trace, trace.rows(), block_sizes)
+
+
+def info_of_rows(
+    trace: TraceFile, rows: Iterable[Row], block_sizes: Sequence[int], contents: Prompts | None = None
+) -> TraceInfo:
+    """The same of any rows, as if they stood in that file; their contents go into `contents`."""
+    seen = _Seen(Prompts() if contents is None else contents)
+    seen.add(rows)
     if not seen.prompts:
         raise TraceError(f"{trace.path}: has no requests")
     reuse_block_size = max(block_sizes)
@@ -166,9 +173,9 @@ def _seconds(times_ns: Sequence[int]) -> npt.NDArray[np.float64]:
 class _Seen:
     """What is kept of the rows: their numbers, and their contents interned."""
 
-    def __init__(self) -> None:
+    def __init__(self, contents: Prompts) -> None:
         self.prompts, self.outputs, self.times = array("q"), array("q"), array("q")
-        self.contents = Prompts()
+        self.contents = contents
         self.has_content = False
         self.sessions: set[str] = set()
         self.odd: Counter[str] = Counter()
