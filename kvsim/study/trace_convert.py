@@ -50,9 +50,10 @@ class Part:
         speedup = Fraction(str(self.speedup))  # 0.1 is a tenth, as it was written
         first_ns = None
         for row in islice(self._sampled(trace), self.limit):
+            time_ns = _known(row.time_ns, "times")
             if first_ns is None:
-                first_ns = row.time_ns
-            yield row._replace(time_ns=(row.time_ns - first_ns) * speedup.denominator // speedup.numerator)
+                first_ns = time_ns
+            yield row._replace(time_ns=(time_ns - first_ns) * speedup.denominator // speedup.numerator)
 
     def _sampled(self, trace: TraceFile) -> Iterator[Row]:
         if self.share == 1:
@@ -67,15 +68,12 @@ class Part:
     def _cut(self, trace: TraceFile) -> Iterator[Row]:
         first_ns = last_ns = None
         for number, row in enumerate(trace.rows(), start=1):
-            if row.time_ns is None:
-                raise TraceError(f"{trace.path}: has no times, which a part of a trace needs")
-            if first_ns is None:
-                first_ns = last_ns = row.time_ns
-            assert last_ns is not None, "set with the first"
-            if row.time_ns < last_ns:
+            time_ns = _known(row.time_ns, "times")
+            first_ns = time_ns if first_ns is None else first_ns
+            if last_ns is not None and time_ns < last_ns:
                 raise TraceError(f"{trace.path}: request {number:,} comes before the one above; sort the file by time")
-            last_ns = row.time_ns
-            since = row.time_ns - first_ns
+            last_ns = time_ns
+            since = time_ns - first_ns
             if self.end_ns is not None and since >= self.end_ns:
                 return
             if since >= self.start_ns:
@@ -150,9 +148,9 @@ def write_mooncake(rows: Iterator[Row], path: Path, block_tokens: int) -> Writte
         out = packed or file
         for row in rows:
             line = {
-                "timestamp": row.time_ns // 10**6,
+                "timestamp": _known(row.time_ns, "times") // 10**6,
                 "input_length": row.prompt_tokens,
-                "output_length": _output(row),
+                "output_length": _known(row.output_tokens, "outputs"),
                 "hash_ids": ids.of(row),
             }
             out.write(json.dumps(line).encode() + b"\n")
@@ -168,7 +166,12 @@ def write_parquet(rows: Iterator[Row], path: Path, block_tokens: int) -> Written
     ids = _PrefixIds(block_tokens)
     columns: dict[str, list[object]] = {name: [] for name in _SCHEMA}
     for row in rows:
-        values = (row.time_ns, row.prompt_tokens, _output(row), None if row.prompt is None else ids.of(row))
+        values = (
+            row.time_ns,
+            row.prompt_tokens,
+            _known(row.output_tokens, "outputs"),
+            None if row.prompt is None else ids.of(row),
+        )
         for column, value in zip(columns.values(), values, strict=True):
             column.append(value)
     frame = pl.DataFrame(columns, schema=_SCHEMA)
@@ -184,10 +187,11 @@ _SCHEMA = {
 }
 
 
-def _output(row: Row) -> int:
-    if row.output_tokens is None:
-        raise TraceError("the trace has no outputs, which a file to be replayed needs")
-    return row.output_tokens
+def _known(value: int | None, what: str) -> int:
+    """The value, or a refusal with that word."""
+    if value is None:
+        raise TraceError(f"the trace has no {what}, which a file to be replayed needs")
+    return value
 
 
 WRITERS: dict[str, Callable[[Iterator[Row], Path, int], Written]] = {

@@ -6,7 +6,7 @@ from pathlib import Path
 from attrs import frozen
 
 from kvsim.errors import TraceError
-from kvsim.workload.traces import READERS, Lines, Row, read_rows
+from kvsim.workload.traces import READERS, Row, read_rows
 
 
 @frozen
@@ -39,9 +39,15 @@ class TraceFile:
 
 
 def _recognised(path: Path) -> str:
-    """JSON lines are Mooncake's, a header with TIMESTAMP is Azure's."""
-    head = next((line.lstrip() for line in Lines(path) if line.strip()), "")
-    for start, format in (("{", "mooncake"), ("TIMESTAMP", "azure")):
-        if head.startswith(start):
-            return format
+    """The first format whose reader takes the first row."""
+    try:
+        path.open("rb").close()
+    except OSError as error:
+        raise TraceError(f"{path}: cannot be read: {error.strerror}") from None
+    for format in READERS:
+        try:
+            next(read_rows(path, format), None)
+        except TraceError:
+            continue
+        return format
     raise TraceError(f"{path}: its format is not recognised; name one of {', '.join(READERS)}")

@@ -1,5 +1,6 @@
 """Parts of traces, written and read again."""
 
+from collections.abc import Iterator
 from pathlib import Path
 
 import polars as pl
@@ -99,6 +100,18 @@ def test_times_that_go_back_are_refused(azure: TraceFile) -> None:
     azure.path.write_text("\n".join([lines[0], lines[2], lines[1]]))
     with pytest.raises(TraceError, match="request 2 comes before the one above; sort the file by time"):
         list(Part().rows(azure))
+
+
+class Lacking(TraceFile):
+    """A trace that says neither when requests came nor how long their outputs were."""
+
+    def rows(self) -> Iterator[Row]:
+        yield Row(None, 5, None)  # type: ignore[arg-type]  # as formats have it that lack these
+
+
+def test_what_a_file_to_be_replayed_needs_is_asked_for(tmp_path: Path) -> None:
+    with pytest.raises(TraceError, match="the trace has no times, which a file to be replayed needs"):
+        convert(Lacking(tmp_path, "mooncake"), Part(), "mooncake", tmp_path / "out")
 
 
 def test_what_cannot_be_written_is_refused(azure: TraceFile, tmp_path: Path) -> None:

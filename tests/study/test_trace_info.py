@@ -110,14 +110,14 @@ def test_a_file_without_requests_is_refused(tmp_path: Path) -> None:
 
 def test_a_format_is_recognised_or_refused(tmp_path: Path) -> None:
     path = tmp_path / "trace"
-    path.write_text("\n" + AZURE_ROWS)
+    path.write_text(AZURE_ROWS)
     assert TraceFile.of(path).format == "azure"
-    path.write_text('{"timestamp": 0}')
+    path.write_text('{"timestamp": 0, "input_length": 1, "output_length": 1, "hash_ids": [0]}')
     assert TraceFile.of(path).format == "mooncake"
     path.write_text("nothing known")
-    with pytest.raises(TraceError, match="its format is not recognised; name one of azure, mooncake"):
+    with pytest.raises(TraceError, match="its format is not recognised; name one of azure, "):
         TraceFile.of(path)
-    with pytest.raises(TraceError, match="the format of a trace must be one of azure, mooncake, got 'tape'"):
+    with pytest.raises(TraceError, match=r"the format of a trace must be one of azure, .*got 'tape'"):
         TraceFile.of(path, "tape")
 
 
