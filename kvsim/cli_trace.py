@@ -147,7 +147,7 @@ def convert(
     out: Annotated[Path, typer.Option("--out", "-o", help="File to write; .gz packs Mooncake JSONL.")],
     to: Annotated[str, typer.Option(help="mooncake or parquet.")] = "mooncake",
     format: FormatOption = None,
-    block_tokens: Annotated[int, typer.Option(help="Tokens that an id of the written file stands for.")] = 512,
+    out_block_tokens: Annotated[int, typer.Option(help="Tokens that an id of the written file stands for.")] = 512,
     start: Annotated[str, typer.Option(help="Leave out what comes earlier after the first request.")] = "0 s",
     end: Annotated[str | None, typer.Option(help="Leave out what comes then or later.")] = None,
     limit: Annotated[int | None, typer.Option(help="At most so many requests.")] = None,
@@ -185,7 +185,7 @@ def convert(
         raise TraceError(str(error)) from None
     file = TraceFile.of(trace, format)
     with staged(out.parent) as folder:
-        written = convert_trace(file, part, to, folder / out.name, block_tokens)
+        written = convert_trace(file, part, to, folder / out.name, out_block_tokens)
     note = "" if written.has_content else "; no content: nothing in it is shared"
     print(f"wrote {out}: {written.rows:,} requests{note}", file=sys.stderr)
 
