@@ -129,6 +129,8 @@ def info(
     from kvsim.study.trace_info import BLOCK_SIZES, trace_info
     from kvsim.study.trace_table import info_page, save_info_plot
 
+    if format is None and _show_windows(trace, json):
+        return
     found = trace_info(TraceFile.of(trace, format), block_size or BLOCK_SIZES)
     if plot is not None:
         from kvsim.study.files import staged
@@ -139,6 +141,21 @@ def info(
         print_json(found.to_json())
     else:
         print_page(info_page(found, trace.name))
+
+
+def _show_windows(path: Path, json: bool) -> bool:
+    """Print what a file of rates or lengths by window says; False where it is another."""
+    from kvsim.study.servegen import servegen_windows, to_json
+    from kvsim.study.trace_table import windows_page
+
+    windows = servegen_windows(path) if path.is_file() else None
+    if windows is None:
+        return False
+    if json:
+        print_json(to_json(windows))
+    else:
+        print_page(windows_page(windows, path.name))
+    return True
 
 
 @trace_app.command()

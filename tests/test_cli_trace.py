@@ -201,3 +201,13 @@ def test_fit_prints_a_workload_and_how_far_it_is_off(mooncake: Path, tmp_path: P
 def test_fit_of_a_single_request_is_refused(mooncake: Path, tmp_path: Path) -> None:
     kvsim("trace", "convert", mooncake, "--limit", "1", "-o", tmp_path / "one.jsonl")
     assert "one.jsonl: has no times from which a rate follows" in refused("trace", "fit", tmp_path / "one.jsonl")
+
+
+def test_info_shows_windows_as_what_they_are(tmp_path: Path) -> None:
+    path = tmp_path / "client-trace.csv"
+    path.write_text("0,0,0,,0,0\n600,2,1.5,Gamma,1,2\n")
+    found = figures("trace", "info", path)
+    assert (found["format"], found["rows"], found["windows"]) == ("servegen rates", 0, 2)
+    done = kvsim("trace", "info", path)
+    assert "client-trace.csv: servegen rates, 2 windows of 600 s" in done.stdout
+    assert "not requests" in done.stdout

@@ -4,11 +4,13 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from attrs import asdict
 from rich.console import Group, RenderableType
 from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
+from kvsim.study.servegen import LengthWindows, RateWindows
 from kvsim.study.trace_info import Spread, TraceInfo
 
 if TYPE_CHECKING:
@@ -114,3 +116,22 @@ def plot_sharing(info: TraceInfo, *, ax: "Axes") -> "Axes":
     ax.bar([f"{size:,}" for size in shares], list(shares.values()))
     ax.set(xlabel="block size (tokens)", ylabel="shared with an earlier prompt (% of prompt tokens)")
     return ax
+
+
+def windows_page(windows: RateWindows | LengthWindows, name: str) -> RenderableType:
+    """What a file of rates or lengths by window says, a line a figure."""
+    table = Table(box=None, pad_edge=False, show_header=False, padding=(0, 2, 0, 0))
+    for key, value in asdict(windows).items():
+        if isinstance(value, dict):
+            value = ", ".join(f"{inner} {_number(figure)}" for inner, figure in value.items())
+        if key != "format":
+            table.add_row(key.replace("_", " "), "" if value is None else _number(value))
+    return Group(
+        Text(f"{name}: {windows.format}, {windows.windows:,} windows of {windows.window_s:,.0f} s", style="bold"),
+        Padding(table, (1, 0)),
+        Text("Figures of windows, not requests: a generator can draw from them; nothing here can be replayed."),
+    )
+
+
+def _number(value: object) -> str:
+    return f"{value:,.5g}" if isinstance(value, float) else f"{value:,}" if isinstance(value, int) else str(value)
