@@ -12,11 +12,12 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from kvsim import __version__
+from kvsim.cli_trace import mount
+from kvsim.console import print_json as _print_json
+from kvsim.console import print_page as _print
 from kvsim.errors import InvariantError, KvsimError, OutputError
 
 if TYPE_CHECKING:
-    from rich.console import RenderableType
-
     from kvsim.study.run import Progress
 
 app = typer.Typer(
@@ -26,6 +27,7 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
     rich_markup_mode="markdown",
 )
+mount(app)
 
 
 def main() -> None:
@@ -287,18 +289,6 @@ def _trace_lengths(path: Path | None, trace_format: str | None) -> list[int] | N
     from kvsim.workload.traces import read_rows
 
     return [row.prompt_tokens + (row.output_tokens or 0) for row in read_rows(path, trace_format)]
-
-
-def _print_json(value: object) -> None:
-    from json import dumps
-
-    print(dumps(value, indent=2, ensure_ascii=False, allow_nan=False))
-
-
-def _print(page: "RenderableType") -> None:
-    from rich.console import Console
-
-    Console(highlight=False, markup=False).print(page)
 
 
 @contextmanager

@@ -1,6 +1,6 @@
 """Imports point one way.
 
-errors, units, rules, invariants <- model, workload <- memory <- engine <- study <- cli
+errors, units, rules, invariants <- model, workload <- memory <- engine <- study <- console, cli_trace <- cli
 """
 
 import ast
@@ -26,7 +26,9 @@ MAY_IMPORT = {
     "memory": {"memory", "model", "workload"} | FOUNDATION,
     "engine": {"engine", "memory", "model", "workload"} | FOUNDATION,
     "study": {"study", "engine", "memory", "model", "workload"} | FOUNDATION,
-    "cli": {"study", "engine", "memory", "model", "workload"} | FOUNDATION,
+    "console": FOUNDATION,
+    "cli_trace": {"console", "study", "engine", "memory", "model", "workload"} | FOUNDATION,
+    "cli": {"cli_trace", "console", "study", "engine", "memory", "model", "workload"} | FOUNDATION,
 }
 
 

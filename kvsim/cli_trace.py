@@ -1,0 +1,240 @@
+"""The commands about traces: each parses, calls the library, prints."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from kvsim.console import print_json, print_page
+
+if TYPE_CHECKING:
+    from kvsim.study.hits import Order
+    from kvsim.study.hits_table import TokenSize
+
+TraceArgument = Annotated[Path, typer.Argument(help="Trace file, plain or gzip.")]
+FormatOption = Annotated[str | None, typer.Option(help="Format of the trace; recognised if not given.")]
+
+JsonOption = Annotated[bool, typer.Option("--json", help="Print the figures as JSON, and nothing else.")]
+
+trace_app = typer.Typer(
+    no_args_is_help=True,
+    rich_markup_mode="markdown",
+    context_settings={"help_option_names": ["-h", "--help"]},
+    help="Look at trace files and change them.",
+)
+
+
+def mount(app: typer.Typer) -> None:
+    """Make the commands those of an application."""
+    app.command()(hits)
+    app.add_typer(trace_app, name="trace")
+
+
+def hits(
+    trace: TraceArgument,
+    block_size: Annotated[list[int] | None, typer.Option(help="Tokens of a block; repeatable.")] = None,
+    capacity: Annotated[
+        list[str] | None, typer.Option(help="Blocks, inf, or with a model a size such as '40 GiB'; repeatable.")
+    ] = None,
+    order: Annotated[str, typer.Option(help="head: LRU of single blocks; tail: heads are evicted last.")] = "head",
+    format: FormatOption = None,
+    limit: Annotated[int | None, typer.Option(min=1, help="Only so many requests from the start.")] = None,
+    model: Annotated[str | None, typer.Option(help="Catalogue name or config.json, to count in bytes.")] = None,
+    kv_dtype: Annotated[str, typer.Option(help="Number format of the model's cache.")] = "bf16",
+    tensor_parallel: Annotated[int, typer.Option(min=1, help="Ranks that share the heads.")] = 1,
+    pipeline_parallel: Annotated[int, typer.Option(min=1, help="Ranks that share the layers.")] = 1,
+    optimum: Annotated[bool, typer.Option(help="Also the best evictions there could be.")] = True,
+    plot: Annotated[Path | None, typer.Option(help="Draw the hit rate over capacity here.")] = None,
+    json: JsonOption = False,
+) -> None:
+    """Say what prefix sharing could give: hits against the capacity of the cache, without a clock.
+
+    For example:
+
+    - `kvsim hits conversation_trace.jsonl --block-size 512 --capacity 1000 --capacity 10000 --capacity inf`
+    - `kvsim hits conversation_trace.jsonl --block-size 16 --order tail --model llama-3.1-8b --plot hits.png`
+    """
+    from itertools import islice
+
+    from kvsim.study.hits import HitCurve, Prompts
+    from kvsim.study.hits_table import hits_json, hits_page, read_capacity, save_hits_plot
+    from kvsim.study.trace_file import TraceFile
+
+    known_order = _known_order(order)
+    token = None if model is None else _token_size(model, kv_dtype, tensor_parallel, pipeline_parallel)
+    file = TraceFile.of(trace, format)
+    file.need_content()
+    prompts = Prompts()
+    for row in islice(file.rows(), limit):
+        prompts.add(row.prompt or ())
+    curves = [HitCurve(prompts, size, known_order) for size in block_size or [16]]
+    all_hits = []
+    for curve in curves:
+        capacities = [read_capacity(text, curve.block_size, token) for text in capacity or ()]
+        all_hits.append(curve.hits(capacities or curve.usual_capacities(), optimum=optimum))
+    if plot is not None:
+        from kvsim.study.files import staged
+
+        with staged(plot.parent) as folder:
+            save_hits_plot(curves, token, folder / plot.name)
+    if json:
+        figures = [hits_json(of_size, token) for of_size in all_hits]
+        print_json(figures[0] if len(figures) == 1 else figures)
+    else:
+        print_page(hits_page(all_hits, token))
+
+
+def _known_order(order: str) -> "Order":
+    from typing import get_args
+
+    from kvsim.errors import TraceError
+    from kvsim.study.hits import Order
+
+    for known in get_args(Order):
+        if order == known:
+            return known  # type: ignore[no-any-return]  # one of its words
+    raise TraceError(f"order must be one of {', '.join(get_args(Order))}, got {order!r}")
+
+
+def _token_size(model: str, kv_dtype: str, tensor_parallel: int, pipeline_parallel: int) -> "TokenSize":
+    from kvsim.model.catalogue import load_geometry
+    from kvsim.model.formats import known_dtype
+    from kvsim.study.hits_table import TokenSize
+
+    geometry = load_geometry(model, Path())
+    dtype = known_dtype(kv_dtype)
+    stage = geometry.heaviest_stage(dtype, tensor_parallel, pipeline_parallel)
+    formula = geometry.formula(dtype, tensor_parallel, pipeline_parallel)
+    return TokenSize(stage.bytes_per_token(dtype, tensor_parallel), formula)
+
+
+@trace_app.command()
+def info(
+    trace: TraceArgument,
+    block_size: Annotated[
+        list[int] | None, typer.Option(min=1, help="Sizes at which to count what is shared; repeatable.")
+    ] = None,
+    format: FormatOption = None,
+    plot: Annotated[Path | None, typer.Option(help="Draw lengths, arrivals and sharing here.")] = None,
+    json: JsonOption = False,
+) -> None:
+    """Say what a trace is like: lengths, rate, burstiness, what it lacks, what could be shared.
+
+    For example:
+
+    - `kvsim trace info AzureLLMInferenceTrace_conv.csv`
+    - `kvsim trace info conversation_trace.jsonl --block-size 16 --block-size 512 --json`
+    """
+    from kvsim.study.trace_file import TraceFile
+    from kvsim.study.trace_info import BLOCK_SIZES, trace_info
+    from kvsim.study.trace_table import info_page, save_info_plot
+
+    if format is None and _show_windows(trace, json):
+        return
+    found = trace_info(TraceFile.of(trace, format), block_size or BLOCK_SIZES)
+    if plot is not None:
+        from kvsim.study.files import staged
+
+        with staged(plot.parent) as folder:
+            save_info_plot(found, folder / plot.name)
+    if json:
+        print_json(found.to_json())
+    else:
+        print_page(info_page(found, trace.name))
+
+
+def _show_windows(path: Path, json: bool) -> bool:
+    """Print what a file of rates or lengths by window says; False where it is another."""
+    from kvsim.study.servegen import servegen_windows, to_json
+    from kvsim.study.trace_table import windows_page
+
+    windows = servegen_windows(path) if path.is_file() else None
+    if windows is None:
+        return False
+    if json:
+        print_json(to_json(windows))
+    else:
+        print_page(windows_page(windows, path.name))
+    return True
+
+
+@trace_app.command()
+def convert(
+    trace: TraceArgument,
+    out: Annotated[Path, typer.Option("--out", "-o", help="File to write; .gz packs Mooncake JSONL.")],
+    to: Annotated[str, typer.Option(help="mooncake or parquet.")] = "mooncake",
+    format: FormatOption = None,
+    out_block_tokens: Annotated[int, typer.Option(help="Tokens that an id of the written file stands for.")] = 512,
+    start: Annotated[str, typer.Option(help="Leave out what comes earlier after the first request.")] = "0 s",
+    end: Annotated[str | None, typer.Option(help="Leave out what comes then or later.")] = None,
+    limit: Annotated[int | None, typer.Option(help="At most so many requests.")] = None,
+    sample: Annotated[float, typer.Option(help="Share of the conversations to keep, whole.")] = 1.0,
+    seed: Annotated[int, typer.Option(help="Which of them.")] = 0,
+    speedup: Annotated[float, typer.Option(help="Divide times by this.")] = 1.0,
+) -> None:
+    """Write a trace, or a part of it, as Mooncake JSONL or Parquet.
+
+    For example:
+
+    - `kvsim trace convert AzureLLMInferenceTrace_conv.csv --to parquet -o conv.parquet`
+    - `kvsim trace convert conversation_trace.jsonl --start "10 min" --end "20 min" --speedup 2 -o busy.jsonl.gz`
+    - `kvsim trace convert conversation_trace.jsonl --sample 0.1 -o tenth.jsonl`
+    """
+    import sys
+
+    from kvsim.errors import TraceError
+    from kvsim.study.files import staged
+    from kvsim.study.trace_convert import Part
+    from kvsim.study.trace_convert import convert as convert_trace
+    from kvsim.study.trace_file import TraceFile
+    from kvsim.units import parse_duration_ns
+
+    try:
+        part = Part(
+            start_ns=parse_duration_ns(start),
+            end_ns=None if end is None else parse_duration_ns(end),
+            share=sample,
+            seed=seed,
+            limit=limit,
+            speedup=speedup,
+        )
+    except ValueError as error:
+        raise TraceError(str(error)) from None
+    file = TraceFile.of(trace, format)
+    with staged(out.parent) as folder:
+        written = convert_trace(file, part, to, folder / out.name, out_block_tokens)
+    note = "" if written.has_content else "; no content: nothing in it is shared"
+    print(f"wrote {out}: {written.rows:,} requests{note}", file=sys.stderr)
+
+
+@trace_app.command()
+def fit(
+    trace: TraceArgument,
+    format: FormatOption = None,
+    seed: Annotated[int, typer.Option(min=0, help="Of the requests that are generated to be compared.")] = 0,
+    out: Annotated[Path | None, typer.Option("--out", "-o", help="File for the table; else stdout.")] = None,
+    json: JsonOption = False,
+) -> None:
+    """Write a table [workload] whose generated traffic resembles a trace, and say how far each figure is off.
+
+    For example:
+
+    - `kvsim trace fit AzureLLMInferenceTrace_conv.csv`
+    - `kvsim trace fit conversation_trace.jsonl -o workload.toml`
+    """
+    import sys
+
+    from kvsim.study.files import staged
+    from kvsim.study.trace_file import TraceFile
+    from kvsim.study.trace_fit import fit as fit_trace
+
+    fitted = fit_trace(TraceFile.of(trace, format), seed)
+    text = fitted.to_toml(trace.name)
+    if out is not None:
+        with staged(out.parent) as folder:
+            (folder / out.name).write_text(text, encoding="utf-8")
+        print(f"wrote {out}", file=sys.stderr)
+    if json:
+        print_json(fitted.to_json())
+    elif out is None:
+        sys.stdout.write(text)

@@ -1,0 +1,278 @@
+"""What prefix sharing could give: hits against capacity, without a clock, in the order of the trace.
+
+Two figures of the same cache. *Content* counts every shared block, a partial last block as one of its own;
+*engine* counts what an engine can use: a contiguous prefix of full blocks, and of P prompt tokens at the most
+floor((P - 1) / B) * B, since the last token must be computed.
+
+Two orders. `head` is the plain LRU of single blocks, touched from the head of the prompt on. `tail` looks a prompt
+up as a whole and releases it tail first, so that a head is evicted after all that hangs on it and hits are always a
+contiguous prefix.
+"""
+
+from array import array
+from collections.abc import Iterable
+from typing import Literal
+
+import numpy as np
+from attrs import frozen
+
+from kvsim.errors import TraceError
+from kvsim.memory.prefix import PrefixTree
+from kvsim.study.reuse import NEVER, Ints, most_hits, stack_distances, touched_before
+from kvsim.workload.request import Span
+
+Order = Literal["head", "tail"]
+
+MOST_TOUCHES_FOR_OPTIMUM = 2_000_000
+"""Beyond them the optimum, which takes a pass for each capacity, is left out."""
+
+_BLOCK_BITS = 32
+
+
+class Prompts:
+    """The contents of prompts, interned, from which touches follow at any block size.
+
+    Three numbers a piece and two a prompt are kept, and nothing a token or a block.
+    """
+
+    def __init__(self) -> None:
+        self._tree = PrefixTree()
+        self._nodes, self._starts, self._ends = array("q"), array("q"), array("q")
+        self._last_pieces, self._lengths, self._known = array("q"), array("q"), array("q")
+        self._reach: list[int] = []
+
+    def add(self, prompt: Iterable[Span]) -> None:
+        """One more prompt; one without tokens touches nothing."""
+        depth = known = 0
+        reach = self._reach
+        for node, end in self._tree.intern(prompt):
+            self._nodes.append(node)
+            self._starts.append(depth)
+            self._ends.append(end)
+            reach.extend([0] * (node + 1 - len(reach)))
+            if known == depth:
+                known = max(depth, min(end, reach[node]))
+            reach[node] = max(end, reach[node])
+            depth = end
+        if depth:
+            self._last_pieces.append(len(self._nodes) - 1)
+            self._lengths.append(depth)
+            self._known.append(known)
+
+    def ideal_hit_tokens(self, block_size: int) -> int:
+        """Content hit tokens of a cache that never evicts, at a cost that does not grow with the blocks.
+
+        They are the full blocks of what each prompt shares with any before it, and the partial last block of one
+        that was asked word for word before. So the sizes that divide all lengths at which prompts part give the
+        same tokens, and other sizes lose the shared tokens of the block in which they part.
+        """
+        _at_least_one("block size", [block_size])
+        nodes, lengths, known, last_pieces = (
+            np.array(column, dtype=np.int64) for column in (self._nodes, self._lengths, self._known, self._last_pieces)
+        )
+        repeated = touched_before(nodes[last_pieces] << _BLOCK_BITS | lengths) >= 0
+        full = known // block_size * block_size
+        return int(full.sum() + (lengths % block_size)[repeated].sum())
+
+    @property
+    def known(self) -> Ints:
+        """For each prompt the tokens that it shares with any one before it."""
+        return np.array(self._known, dtype=np.int64)
+
+    def starts(self, least: int, tokens: int) -> Ints:
+        """Which first `tokens` tokens each prompt of at least `least` has, equal numbers for equal ones."""
+        nodes, starts, ends = (np.array(column, dtype=np.int64) for column in (self._nodes, self._starts, self._ends))
+        first_pieces: Ints = np.array([-1, *self._last_pieces], dtype=np.int64)
+        lengths = np.repeat(np.array(self._lengths, dtype=np.int64), first_pieces[1:] - first_pieces[:-1])
+        return nodes[(starts < tokens) & (tokens <= ends) & (lengths >= least)]
+
+    def touches(self, block_size: int) -> "Touches":
+        """The blocks of every prompt, first block first."""
+        nodes, starts, ends, last_pieces, lengths = (
+            np.array(column, dtype=np.int64)
+            for column in (self._nodes, self._starts, self._ends, self._last_pieces, self._lengths)
+        )
+        counts = ends // block_size - starts // block_size
+        partial = lengths % block_size
+        with_partial = counts.copy()
+        with_partial[last_pieces] += partial > 0
+        piece = np.repeat(np.arange(len(nodes)), with_partial)
+        begins = np.concatenate(([0], np.cumsum(with_partial)))
+        place = np.arange(begins[-1]) - begins[piece]
+        index = starts[piece] // block_size + place
+        keys = nodes[piece] << _BLOCK_BITS | index
+        tokens = np.full(len(keys), block_size, dtype=np.int64)
+        last = (begins[last_pieces + 1] - 1)[partial > 0]
+        # The key of a block that is not full: its last token, told apart from full blocks by its sign.
+        keys[last] = -1 - (nodes[last_pieces] << _BLOCK_BITS | lengths)[partial > 0]
+        tokens[last] = partial[partial > 0]
+        groups = np.concatenate(([0], begins[last_pieces + 1]))
+        return Touches(block_size, keys, tokens, index, groups, lengths)
+
+
+@frozen(eq=False)
+class Touches:
+    """The blocks that prompts touch, prompt after prompt, each from its head on."""
+
+    block_size: int
+    keys: Ints
+    """Equal if and only if the blocks hold the same tokens after the same tokens."""
+    tokens: Ints
+    """In each block: `block_size`, but for partial last ones."""
+    index: Ints
+    """Of each block in its prompt."""
+    groups: Ints
+    """Where the touches of each prompt begin, and where the last one's end."""
+    lengths: Ints
+    """Tokens of each prompt."""
+
+    @property
+    def prompt(self) -> Ints:
+        """Which prompt each touch belongs to."""
+        return np.repeat(np.arange(len(self.lengths)), np.diff(self.groups))
+
+    def distances(self, order: Order) -> Ints:
+        """For each touch the smallest capacity that does not hit it; NEVER where none does."""
+        if order == "head":
+            return stack_distances(touched_before(self.keys))
+        # 0          start       t         end
+        # |------------|---------|----------|    turned round, the blocks t + 1 ... end are touched before t,
+        #              head             tail     though looked up together with it: they are taken off
+        prompt = self.prompt
+        start, end = self.groups[prompt], self.groups[prompt + 1]
+        here = np.arange(len(self.keys))
+        turned = start + end - 1 - here
+        distances = stack_distances(touched_before(self.keys[turned]))[turned]
+        return np.where(distances == NEVER, NEVER, distances - (end - 1 - here))
+
+    def usable(self, distances: Ints) -> Ints:
+        """The same as an engine can use them: all before a block hit too, and the block below the cap."""
+        if not len(distances):
+            return distances
+        # The greatest so far in each prompt; what is added makes every prompt start afresh.
+        never = len(distances) + 1
+        stride = self.prompt * (never + 1)
+        so_far = np.maximum.accumulate(np.minimum(distances, never) + stride) - stride
+        below_cap = self.index < ((self.lengths - 1) // self.block_size)[self.prompt]
+        return np.where((so_far < never) & below_cap, so_far, NEVER)
+
+
+@frozen
+class CapacityHits:
+    """Hits in a cache of `capacity_blocks` blocks; None is one that never evicts."""
+
+    capacity_blocks: int | None
+    hit_blocks: int
+    hit_tokens: int
+    engine_hit_blocks: int
+    engine_hit_tokens: int
+    optimum_hit_blocks: int | None
+    """Of the best evictions there could be, under the same rules; None where that takes too long."""
+
+
+@frozen
+class Hits:
+    """Hits of one trace at one block size, by capacity."""
+
+    block_size: int
+    order: Order
+    touches: int
+    distinct_blocks: int
+    prompt_tokens: int
+    prompts: int
+    smallest_prefix_tokens: int
+    """The shortest prefix that can ever be hit in an engine: one full block, with a token after it."""
+    prompts_too_short: int
+    """Of no more tokens than that: nothing of them can be hit in an engine."""
+    results: tuple[CapacityHits, ...]
+
+
+class _Curve:
+    """Hits and the tokens in them, for every capacity."""
+
+    def __init__(self, distances: Ints, tokens: Ints) -> None:
+        again = np.flatnonzero(distances != NEVER)
+        order = again[np.argsort(distances[again])]
+        self._distances = distances[order]
+        self._tokens = np.concatenate(([0], np.cumsum(tokens[order])))
+
+    def blocks(self, capacity: int | None) -> int:
+        return len(self._distances) if capacity is None else int(np.searchsorted(self._distances, capacity))
+
+    def tokens(self, capacity: int | None) -> int:
+        return int(self._tokens[self.blocks(capacity)])
+
+
+class HitCurve:
+    """Hits of one trace at one block size and in one order, for any capacity.
+
+    Made in one pass over the touches. Raises TraceError for a block size below 1.
+    """
+
+    def __init__(self, prompts: Prompts, block_size: int, order: Order = "head") -> None:
+        _at_least_one("block size", [block_size])
+        touches = prompts.touches(block_size)
+        distances = touches.distances(order)
+        self.block_size = block_size
+        self.order: Order = order
+        self.prompt_tokens = int(touches.lengths.sum())
+        self._lengths = touches.lengths
+        self._groups: list[int] = touches.groups.tolist()
+        self._before = touched_before(touches.keys)
+        self._content = _Curve(distances, touches.tokens)
+        self._engine = _Curve(touches.usable(distances), touches.tokens)
+
+    @property
+    def distinct_blocks(self) -> int:
+        return int((self._before < 0).sum())
+
+    def at(self, capacity: int | None, *, optimum: bool = True) -> CapacityHits:
+        """Hits in so many blocks, None being infinite; raises TraceError for a capacity below 1."""
+        best = None
+        if capacity is None:
+            best = self._content.blocks(None)
+        else:
+            _at_least_one("capacity", [capacity])
+            if optimum and len(self._before) <= MOST_TOUCHES_FOR_OPTIMUM:
+                best = most_hits(self._before, self._groups, capacity, at_once=self.order == "tail")
+        return CapacityHits(
+            capacity,
+            self._content.blocks(capacity),
+            self._content.tokens(capacity),
+            self._engine.blocks(capacity),
+            self._engine.tokens(capacity),
+            best,
+        )
+
+    def hits(self, capacities: Iterable[int | None], *, optimum: bool = True) -> Hits:
+        return Hits(
+            block_size=self.block_size,
+            order=self.order,
+            touches=len(self._before),
+            distinct_blocks=self.distinct_blocks,
+            prompt_tokens=self.prompt_tokens,
+            prompts=len(self._lengths),
+            smallest_prefix_tokens=self.block_size,
+            prompts_too_short=int((self._lengths <= self.block_size).sum()),
+            results=tuple(self.at(capacity, optimum=optimum) for capacity in capacities),
+        )
+
+    def usual_capacities(self) -> list[int | None]:
+        """1, 5, 10, 50, ... blocks, the last three powers of ten below what is ever touched, and infinite."""
+        distinct = self.distinct_blocks
+        top = len(str(distinct)) - 1
+        steps = [step * 10**power for power in range(max(0, top - 3), top + 1) for step in (1, 5)]
+        return [*(step for step in steps if step < distinct), None]
+
+
+def count_hits(
+    prompts: Prompts, block_size: int, capacities: Iterable[int | None], order: Order = "head", *, optimum: bool = True
+) -> Hits:
+    """Hits for each capacity in blocks, None being infinite. Raises TraceError for sizes below 1."""
+    return HitCurve(prompts, block_size, order).hits(capacities, optimum=optimum)
+
+
+def _at_least_one(name: str, values: Iterable[int]) -> None:
+    for value in values:
+        if value < 1:
+            raise TraceError(f"{name} must be >= 1, got {value}")

@@ -1,0 +1,145 @@
+"""Hits against capacity as a person reads them: a table a block size, and a figure with a line for each."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+from attrs import asdict, frozen
+from rich.console import Group, RenderableType
+from rich.padding import Padding
+from rich.table import Table
+from rich.text import Text
+
+from kvsim.errors import TraceError
+from kvsim.study.hits import HitCurve, Hits
+from kvsim.units import format_bytes, parse_bytes
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+_POINTS = 200
+
+
+@frozen
+class TokenSize:
+    """What a token of all layers takes on the device that holds most, in bytes, and by which formula."""
+
+    num_bytes: int
+    formula: str
+
+
+def read_capacity(text: str, block_size: int, token: TokenSize | None) -> int | None:
+    """Blocks of "1000" or, with a model, "40 GiB"; None for "inf". Raises TraceError with the rule."""
+    if text == "inf":
+        return None
+    if text.isdecimal() and len(text) <= 18:
+        return int(text)
+    try:
+        num_bytes = parse_bytes(text)
+    except ValueError:
+        raise TraceError(
+            f"capacity must be a number of blocks, inf, or a size such as '40 GiB', got {text!r}"
+        ) from None
+    if token is None:
+        raise TraceError(f"capacity {text!r} is in bytes, which needs a model to be turned into blocks")
+    return num_bytes // (token.num_bytes * block_size)
+
+
+def hits_json(hits: Hits, token: TokenSize | None) -> dict[str, object]:
+    """The figures by name; with a model, how many bytes a block takes."""
+    return asdict(hits) | {"block_bytes": token and token.num_bytes * hits.block_size}
+
+
+def hits_page(all_hits: Sequence[Hits], token: TokenSize | None) -> RenderableType:
+    """The tables, and what their columns mean."""
+    order = all_hits[0].order
+    lines = [
+        "hits: blocks; optimum: those of the best evictions there could be. No clock: requests pass one by one.",
+        "content: tokens of all hits, a partial last block counting as its own. engine: tokens of a contiguous prefix "
+        "of full blocks, and never a prompt's last token.",
+        {
+            "head": "order head: the LRU of single blocks, touched from the head of the prompt on.",
+            "tail": "order tail: looked up as a whole, released tail first, so that heads are evicted last.",
+        }[order],
+    ]
+    if token is not None:
+        lines.insert(0, f"bytes per token = {token.formula}")
+    return Group(*(_one_size(hits, token) for hits in all_hits), *(Text(line, style="dim") for line in lines))
+
+
+def _one_size(hits: Hits, token: TokenSize | None) -> RenderableType:
+    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
+    sizes = [] if token is None else ["size"]
+    for name in ("blocks", *sizes, "hits", "optimum", "content", "share", "engine", "share"):
+        table.add_column(name, justify="right", no_wrap=True)
+    for result in hits.results:
+        capacity = result.capacity_blocks
+        blocks = "infinite" if capacity is None else f"{capacity:,}"
+        if token is not None:
+            sizes = ["" if capacity is None else format_bytes(capacity * hits.block_size * token.num_bytes)]
+        best = result.optimum_hit_blocks
+        table.add_row(
+            blocks,
+            *sizes,
+            f"{result.hit_blocks:,}",
+            "" if best is None else f"{best:,}",
+            f"{result.hit_tokens:,}",
+            _share(result.hit_tokens, hits.prompt_tokens),
+            f"{result.engine_hit_tokens:,}",
+            _share(result.engine_hit_tokens, hits.prompt_tokens),
+        )
+    title = (
+        f"Block size {hits.block_size:,}: {hits.touches:,} touches of {hits.distinct_blocks:,} blocks, "
+        f"{hits.prompt_tokens:,} prompt tokens"
+    )
+    shortest = (
+        f"No prefix shorter than {hits.smallest_prefix_tokens:,} tokens can be hit in an engine; "
+        f"{hits.prompts_too_short:,} of {hits.prompts:,} prompts have no token beyond that."
+    )
+    return Group(Text(title, style="bold"), Text(shortest), Padding(table, (1, 0)))
+
+
+def _share(part: int, whole: int) -> str:
+    return "" if not whole else f"{part / whole:.2%}"
+
+
+def plot_hits(curves: Sequence[HitCurve], token: TokenSize | None = None, *, ax: "Axes | None" = None) -> "Axes":
+    """Engine hits as a share of prompt tokens over capacity, a line a block size, its ceiling dotted.
+
+    Capacity is in GiB of the model, or in tokens where none is given.
+    """
+    if ax is None:
+        from matplotlib.figure import Figure
+
+        ax = Figure(layout="constrained").subplots()
+    for curve in curves:
+        most = max(1, curve.distinct_blocks)
+        capacities = sorted({round(capacity) for capacity in np.geomspace(1, most, _POINTS).tolist()})
+        unit = curve.block_size * (1.0 if token is None else token.num_bytes / 2**30)
+        whole = max(1, curve.prompt_tokens)
+        rates = [100 * curve.at(capacity, optimum=False).engine_hit_tokens / whole for capacity in capacities]
+        ceiling = 100 * curve.at(None).engine_hit_tokens / whole
+        label = f"block size {curve.block_size:,} (ceiling {ceiling:.2f} %)"
+        (line,) = ax.plot([capacity * unit for capacity in capacities], rates, label=label)
+        ax.axhline(ceiling, color=line.get_color(), linestyle=":", linewidth=1)
+    where = "tokens" if token is None else "GiB on the device that holds most"
+    ax.set_xscale("log")
+    ax.xaxis.set_major_formatter(lambda size, _: f"{size:,.6g}")
+    ax.set(xlabel=f"capacity ({where})", ylabel="hit by an engine (% of prompt tokens)")
+    ax.set_ylim(bottom=0)
+    ax.set_title(f"What sharing could give, order {curves[0].order}, without a clock")
+    ax.grid(alpha=0.3)
+    ax.legend()
+    return ax
+
+
+def save_hits_plot(curves: Sequence[HitCurve], token: TokenSize | None, path: Path) -> None:
+    """Draw into a file, whose name says the format; equal numbers give equal bytes."""
+    import matplotlib.style
+    from matplotlib.figure import Figure
+
+    with matplotlib.style.context("default"):
+        figure = Figure(figsize=(10, 6), dpi=120, layout="constrained")
+        plot_hits(curves, token, ax=figure.subplots())
+        figure.savefig(path, metadata={"Software": None} if path.suffix == ".png" else None)

@@ -1,0 +1,212 @@
+"""Parts of a trace, and the files they are written to.
+
+A part is cut by time, thinned out and speeded up, in this order; its times start at its first request.
+"""
+
+import gzip
+import json
+from array import array
+from collections import Counter
+from collections.abc import Callable, Iterator
+from fractions import Fraction
+from itertools import islice
+from pathlib import Path
+from typing import NamedTuple
+
+import polars as pl
+from attrs import field, frozen, validators
+
+from kvsim.errors import TraceError
+from kvsim.memory.prefix import PrefixTree, block_keys
+from kvsim.rules import at_least, more_than_zero
+from kvsim.study.trace_file import TraceFile
+from kvsim.workload.generate import random_stream
+from kvsim.workload.traces import Row
+
+MOONCAKE_BLOCK_TOKENS = 512
+
+_FEW = 100
+"""A start that more than one request in so many shares is a system prompt, not a conversation."""
+
+
+@frozen(kw_only=True)
+class Part:
+    """Which requests of a trace, and how fast: from `start_ns` to before `end_ns` after the first request of the
+    file, of them a `share`, of these the first `limit`.
+
+    Requests that share a conversation, or anything else that few others share, are taken or left together, so that
+    what prompts share is kept.
+    """
+
+    start_ns: int = field(default=0, validator=at_least(0))
+    end_ns: int | None = field(default=None, validator=validators.optional(at_least(1)))
+    share: float = field(default=1.0, validator=more_than_zero(1))
+    seed: int = field(default=0, validator=at_least(0))
+    limit: int | None = field(default=None, validator=validators.optional(at_least(1)))
+    speedup: float = field(default=1.0, validator=more_than_zero(1_000_000))
+
+    def rows(self, trace: TraceFile) -> Iterator[Row]:
+        """Raises TraceError for a file that cannot be read, that has no times, or whose times go back."""
+        speedup = Fraction(str(self.speedup))  # 0.1 is a tenth, as it was written
+        first_ns = None
+        for row in islice(self._sampled(trace), self.limit):
+            time_ns = _known(row.time_ns, "times")
+            if first_ns is None:
+                first_ns = time_ns
+            yield row._replace(time_ns=(time_ns - first_ns) * speedup.denominator // speedup.numerator)
+
+    def _sampled(self, trace: TraceFile) -> Iterator[Row]:
+        if self.share == 1:
+            yield from self._cut(trace)
+            return
+        families = _families(self._cut(trace))
+        chosen = random_stream(self.seed, "sample").random(max(families, default=-1) + 1) < self.share
+        for row, family in zip(self._cut(trace), families, strict=True):
+            if chosen[family]:
+                yield row
+
+    def _cut(self, trace: TraceFile) -> Iterator[Row]:
+        first_ns = last_ns = None
+        for number, row in enumerate(trace.rows(), start=1):
+            time_ns = _known(row.time_ns, "times")
+            first_ns = time_ns if first_ns is None else first_ns
+            if last_ns is not None and time_ns < last_ns:
+                raise TraceError(f"{trace.path}: request {number:,} comes before the one above; sort the file by time")
+            last_ns = time_ns
+            since = time_ns - first_ns
+            if self.end_ns is not None and since >= self.end_ns:
+                return
+            if since >= self.start_ns:
+                yield row
+
+
+def _families(rows: Iterator[Row]) -> "array[int]":
+    """For each row the number of its family: its session, or the rows with the first stretch that few others have.
+
+    A request without content is a family of its own.
+    """
+    tree = PrefixTree()
+    users: Counter[int] = Counter()
+    paths: list[tuple[int, ...] | str] = []
+    for row in rows:
+        session = getattr(row, "session", None)
+        if session is not None:
+            paths.append(str(session))
+            continue
+        nodes = tuple(piece.node for piece in tree.intern(row.prompt or ()))
+        users.update(nodes)
+        paths.append(nodes)
+    few = max(2, len(paths) // _FEW)
+    numbers: dict[object, int] = {}
+    families = array("q")
+    for index, path in enumerate(paths):
+        family: object = path
+        if not path:
+            family = ("row", index)
+        elif isinstance(path, tuple):
+            family = next((node for node in path if users[node] <= few), path[-1])
+        families.append(numbers.setdefault(family, len(numbers)))
+    return families
+
+
+class Written(NamedTuple):
+    """What was written: how many requests, and whether their content was known."""
+
+    rows: int
+    has_content: bool
+
+
+class _PrefixIds:
+    """Numbers the blocks of prompts in the order in which they first appear; a partial last block has its own."""
+
+    def __init__(self, block_tokens: int) -> None:
+        self._block_tokens = block_tokens
+        self._tree = PrefixTree()
+        self._ids: dict[object, int] = {}
+
+    def of(self, row: Row) -> list[int]:
+        num_blocks = -(-row.prompt_tokens // self._block_tokens)
+        ids = self._ids
+        if row.prompt is None:
+            return [ids.setdefault(("alone", len(ids)), len(ids)) for _ in range(num_blocks)]
+        pieces = self._tree.intern(row.prompt)
+        keys: list[object] = list(block_keys(pieces, self._block_tokens, num_blocks))
+        if len(keys) < num_blocks:
+            keys.append(("partial", pieces[-1]))
+        return [ids.setdefault(key, len(ids)) for key in keys]
+
+
+def write_mooncake(rows: Iterator[Row], path: Path, block_tokens: int) -> Written:
+    """Mooncake JSONL, in whole milliseconds, packed where the name ends in .gz. Equal rows give equal bytes.
+
+    Where the content is not known, every block has an id of its own.
+    """
+    ids = _PrefixIds(block_tokens)
+    count, has_content = 0, False
+    with path.open("wb") as file:
+        packed = gzip.GzipFile(filename="", mode="wb", fileobj=file, mtime=0) if path.suffix == ".gz" else None
+        out = packed or file
+        for row in rows:
+            line = {
+                "timestamp": _known(row.time_ns, "times") // 10**6,
+                "input_length": row.prompt_tokens,
+                "output_length": _known(row.output_tokens, "outputs"),
+                "hash_ids": ids.of(row),
+            }
+            out.write(json.dumps(line).encode() + b"\n")
+            count += 1
+            has_content |= row.prompt is not None
+        if packed is not None:
+            packed.close()
+    return Written(count, has_content)
+
+
+def write_parquet(rows: Iterator[Row], path: Path, block_tokens: int) -> Written:
+    """Parquet with arrival_ns, prompt_tokens, output_tokens and hash_ids as in Mooncake's files, null if not known."""
+    ids = _PrefixIds(block_tokens)
+    columns: dict[str, list[object]] = {name: [] for name in _SCHEMA}
+    for row in rows:
+        values = (
+            row.time_ns,
+            row.prompt_tokens,
+            _known(row.output_tokens, "outputs"),
+            None if row.prompt is None else ids.of(row),
+        )
+        for column, value in zip(columns.values(), values, strict=True):
+            column.append(value)
+    frame = pl.DataFrame(columns, schema=_SCHEMA)
+    frame.write_parquet(path)
+    return Written(len(frame), bool(frame["hash_ids"].is_not_null().any()))
+
+
+_SCHEMA = {
+    "arrival_ns": pl.Int64(),
+    "prompt_tokens": pl.Int64(),
+    "output_tokens": pl.Int64(),
+    "hash_ids": pl.List(pl.Int64()),
+}
+
+
+def _known(value: int | None, what: str) -> int:
+    """The value, or a refusal with that word."""
+    if value is None:
+        raise TraceError(f"the trace has no {what}, which a file to be replayed needs")
+    return value
+
+
+WRITERS: dict[str, Callable[[Iterator[Row], Path, int], Written]] = {
+    "mooncake": write_mooncake,
+    "parquet": write_parquet,
+}
+
+
+def convert(trace: TraceFile, part: Part, to: str, path: Path, block_tokens: int = MOONCAKE_BLOCK_TOKENS) -> Written:
+    """Write a part of a trace to a file. Raises TraceError for an unknown format, or where nothing is left."""
+    if to not in WRITERS:
+        raise TraceError(f"the format to write must be one of {', '.join(WRITERS)}, got {to!r}")
+    if block_tokens < 1:
+        raise TraceError(f"block tokens must be >= 1, got {block_tokens}")
+    written = WRITERS[to](part.rows(trace), path, block_tokens)
+    if not written.rows:
+        raise TraceError(f"{trace.path}: has no requests in that part")
+    return written

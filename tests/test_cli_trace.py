@@ -1,0 +1,213 @@
+"""The commands about traces: what they print and refuse."""
+
+import json
+import tomllib
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.study.makers import AZURE_ROWS
+from tests.test_cli import kvsim, refused
+
+BLOCKS = 512
+ASKED = [(0, 600, 5, [0, 1]), (1_000, 1_100, 7, [0, 2, 3]), (2_500, 1_100, 9, [0, 2, 3]), (9_000, 100, 1, [9])]
+
+
+def write_mooncake(path: Path) -> Path:
+    names = ("timestamp", "input_length", "output_length", "hash_ids")
+    path.write_text("".join(json.dumps(dict(zip(names, row, strict=True))) + "\n" for row in ASKED))
+    return path
+
+
+@pytest.fixture
+def mooncake(tmp_path: Path) -> Path:
+    return write_mooncake(tmp_path / "trace.jsonl")
+
+
+@pytest.fixture
+def azure(tmp_path: Path) -> Path:
+    path = tmp_path / "trace.csv"
+    path.write_text(AZURE_ROWS)
+    return path
+
+
+def figures(*arguments: str | Path) -> Any:
+    done = kvsim(*arguments, "--json")
+    assert done.returncode == 0, done.stderr
+    assert done.stderr == ""
+    return json.loads(done.stdout)
+
+
+def test_hits_are_given_for_each_capacity(mooncake: Path) -> None:
+    found = figures("hits", mooncake, "--block-size", "512", "--capacity", "2", "--capacity", "inf")
+    results = found.pop("results")
+    assert found == {
+        "block_size": 512,
+        "order": "head",
+        "touches": 9,
+        "distinct_blocks": 5,
+        "prompt_tokens": 2_900,
+        "prompts": 4,
+        "smallest_prefix_tokens": 512,
+        "prompts_too_short": 1,
+        "block_bytes": None,
+    }
+    # Blocks 0 1, 0 2 3, 0 2 3, 9: of two places LRU has block 0 once, the optimum also 0 and 3 the second time; with
+    # no end of places 2 and 3 (76 tokens) come again as well.
+    assert results[0] == {
+        "capacity_blocks": 2,
+        "hit_blocks": 1,
+        "hit_tokens": 512,
+        "engine_hit_blocks": 1,
+        "engine_hit_tokens": 512,
+        "optimum_hit_blocks": 3,
+    }
+    assert results[1] == {
+        "capacity_blocks": None,
+        "hit_blocks": 4,
+        "hit_tokens": 3 * 512 + 76,
+        "engine_hit_blocks": 3,
+        "engine_hit_tokens": 3 * 512,
+        "optimum_hit_blocks": 4,
+    }
+
+
+def test_hits_by_block_size_are_a_list_and_a_picture(mooncake: Path, tmp_path: Path) -> None:
+    sizes = ("--block-size", "512", "--block-size", "64")
+    model = ("--model", "llama-3.1-8b", "--capacity", "1 GiB", "--no-optimum")
+    plot = tmp_path / "deep" / "hits.png"
+    found = figures("hits", mooncake, *sizes, *model, "--order", "tail", "--plot", plot)
+    assert [of_size["block_bytes"] for of_size in found] == [512 * 131_072, 64 * 131_072]
+    assert [of_size["results"][0]["capacity_blocks"] for of_size in found] == [16, 128]
+    assert found[0]["results"][0]["optimum_hit_blocks"] is None
+    assert plot.read_bytes().startswith(b"\x89PNG")
+
+
+def test_hits_are_printed_as_a_table(mooncake: Path) -> None:
+    done = kvsim("hits", mooncake, "--block-size", "512", "--model", "llama-3.1-8b", "--limit", "3")
+    assert done.returncode == 0, done.stderr
+    assert "Block size 512: 8 touches of 4 blocks, 2,800 prompt tokens" in done.stdout
+    assert "0 of 3 prompts have no token beyond that" in done.stdout
+    assert "infinite" in done.stdout
+    assert "bytes per token = 32 layers" in done.stdout
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--capacity", "4 GiB"], "capacity '4 GiB' is in bytes, which needs a model to be turned into blocks"),
+        (["--capacity", "few"], "capacity must be a number of blocks, inf, or a size such as '40 GiB', got 'few'"),
+        (["--capacity", "0"], "capacity must be >= 1, got 0"),
+        (["--block-size", "0"], "block size must be >= 1, got 0"),
+        (["--order", "up"], "order must be one of head, tail, got 'up'"),
+        (["--format", "tape"], "the format of a trace must be one of "),
+        (["--model", "nobody"], "nobody"),
+    ],
+)
+def test_hits_that_cannot_be_counted_are_refused(mooncake: Path, arguments: list[str], message: str) -> None:
+    assert message in refused("hits", mooncake, *arguments)
+
+
+def test_hits_of_a_trace_without_content_are_refused(azure: Path) -> None:
+    assert "trace.csv: has no content" in refused("hits", azure)
+
+
+def test_hits_of_a_file_that_is_not_there_are_refused(tmp_path: Path) -> None:
+    assert "cannot be read" in refused("hits", tmp_path / "nothing")
+
+
+def test_info_says_what_a_trace_is_like(mooncake: Path, tmp_path: Path) -> None:
+    plot = tmp_path / "info.png"
+    assert figures("trace", "info", mooncake, "--block-size", "512", "--block-size", "100", "--plot", plot) == {
+        "format": "mooncake",
+        "rows": 4,
+        "prompt": {"mean": 725.0, "median": 850.0, "p99": 1_100.0, "min": 100, "max": 1_100},
+        "output": {"mean": 5.5, "median": 6.0, "p99": 8.94, "min": 1, "max": 9},
+        "duration_s": 9.0,
+        "rate_per_s": pytest.approx(1 / 3),
+        "gap_cv": pytest.approx(0.8277591348),  # gaps of 1, 1.5 and 6.5 s
+        "iod": pytest.approx(0.6),
+        "sessions": None,
+        "missing": ["sessions"],
+        "odd_rows": {},
+        "prompt_tokens": 2_900,
+        "ideal_hit_tokens": {"512": 512 + 1_100, "100": 500 + 1_100},
+        "reuse_block_size": 512,
+        "reuse_distance": {"mean": 1.75, "median": 2.0, "p99": 2.0, "min": 1, "max": 2},
+    }
+    assert plot.read_bytes().startswith(b"\x89PNG")
+
+
+def test_info_is_printed_as_a_table(mooncake: Path, azure: Path) -> None:
+    done = kvsim("trace", "info", mooncake)
+    assert done.returncode == 0, done.stderr
+    assert "trace.jsonl: format mooncake, 4 requests" in done.stdout
+    assert "shared at block size 512" in done.stdout
+    assert "blocks of 512 between two uses" in done.stdout
+    done = kvsim("trace", "info", azure)
+    assert "Missing in this format: content, sessions." in done.stdout
+    assert "shared" not in done.stdout
+
+
+def test_info_of_what_is_no_trace_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "odd").write_text("nothing known\n")
+    assert "its format is not recognised; name one of" in refused("trace", "info", tmp_path / "odd")
+
+
+def test_convert_writes_a_part_that_reads_back(mooncake: Path, tmp_path: Path) -> None:
+    out = tmp_path / "deep" / "part.jsonl.gz"
+    done = kvsim("trace", "convert", mooncake, "--start", "1 s", "--speedup", "2", "-o", out)
+    assert done.returncode == 0, done.stderr
+    assert (done.stdout, done.stderr) == ("", f"wrote {out}: 3 requests\n")
+    found = figures("trace", "info", out)
+    assert (found["rows"], found["duration_s"]) == (3, 4.0)
+
+
+def test_convert_says_where_nothing_can_be_shared(azure: Path, tmp_path: Path) -> None:
+    done = kvsim("trace", "convert", azure, "--to", "parquet", "-o", tmp_path / "a.parquet")
+    assert done.stderr == f"wrote {tmp_path}/a.parquet: 3 requests; no content: nothing in it is shared\n"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--start", "soon"], "'8 ms'"),
+        (["--sample", "2"], "share must be > 0 and at most 1, got 2.0"),
+        (["--limit", "0"], "limit must be >= 1, got 0"),
+        (["--to", "tape"], "the format to write must be one of mooncake, parquet, got 'tape'"),
+        (["--start", "1 h"], "has no requests in that part"),
+    ],
+)
+def test_parts_that_make_no_sense_are_refused(
+    mooncake: Path, tmp_path: Path, arguments: list[str], message: str
+) -> None:
+    assert message in refused("trace", "convert", mooncake, "-o", tmp_path / "out" / "part.jsonl", *arguments)
+    assert not (tmp_path / "out").exists()
+
+
+def test_fit_prints_a_workload_and_how_far_it_is_off(mooncake: Path, tmp_path: Path) -> None:
+    done = kvsim("trace", "fit", mooncake)
+    assert done.returncode == 0, done.stderr
+    assert done.stderr == ""
+    assert "#   CV of gaps: 0.82776, " in done.stdout
+    assert tomllib.loads(done.stdout)["workload"]["num_requests"] == 4
+    written = kvsim("trace", "fit", mooncake, "-o", tmp_path / "deep" / "workload.toml")
+    assert written.stderr == f"wrote {tmp_path}/deep/workload.toml\n"
+    assert (tmp_path / "deep" / "workload.toml").read_text() == done.stdout
+    assert set(figures("trace", "fit", mooncake)) == {"workload", "likeness", "notes"}
+
+
+def test_fit_of_a_single_request_is_refused(mooncake: Path, tmp_path: Path) -> None:
+    kvsim("trace", "convert", mooncake, "--limit", "1", "-o", tmp_path / "one.jsonl")
+    assert "one.jsonl: has no times from which a rate follows" in refused("trace", "fit", tmp_path / "one.jsonl")
+
+
+def test_info_shows_windows_as_what_they_are(tmp_path: Path) -> None:
+    path = tmp_path / "client-trace.csv"
+    path.write_text("0,0,0,,0,0\n600,2,1.5,Gamma,1,2\n")
+    found = figures("trace", "info", path)
+    assert (found["format"], found["rows"], found["windows"]) == ("servegen rates", 0, 2)
+    done = kvsim("trace", "info", path)
+    assert "client-trace.csv: servegen rates, 2 windows of 600 s" in done.stdout
+    assert "not requests" in done.stdout
