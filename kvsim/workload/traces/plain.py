@@ -4,8 +4,6 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import polars as pl
-
 from kvsim.workload.traces.fields import (
     count,
     count_in_text,
@@ -72,6 +70,8 @@ def _time(lines: Lines, name: str, value: Any, unit: str) -> int:
 
 def _parquet(lines: Lines, columns: Columns) -> Iterator[dict[str, Any]]:
     """A batch of rows at a time."""
+    import polars as pl
+
     names = _named(columns)
     try:
         table = pl.scan_parquet(lines.path)
