@@ -77,7 +77,7 @@ def _requests(scenario: Scenario) -> Iterator[Request]:
     workload = scenario.workload
     if isinstance(workload, Trace):
         return workload.requests(scenario.base)
-    return workload.requests(scenario.seed)
+    return workload.requests(scenario.seed, scenario.base)
 
 
 def _first_checked(scenario: Scenario) -> Iterator[Request]:

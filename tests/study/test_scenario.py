@@ -109,7 +109,7 @@ def test_all_problems_are_reported_at_once(tmp_path: Path) -> None:
         "workload.prompt.max must be a whole number, got 'x'",
         "workload.output: max must be >= min = 900, got 20",
         "workload.rate must be > 0 and at most 1,000,000, got -1.0",
-        "workload.cv: unknown key (known: prompt, output, prefixes, priority, num_requests, duration, rate)",
+        "workload.cv: unknown key (known: prompt, output, pairs, correlation, prefixes, priority, num_requests, duration, rate)",
         "engine.policy must be one of fcfs, priority, got 'fcsf'",
     ]
 
@@ -143,7 +143,7 @@ def test_all_problems_are_reported_at_once(tmp_path: Path) -> None:
         ("workload.prompt=7", "workload.prompt must be a table with a kind, got 7"),
         (
             "workload.prompt.kind=normal",
-            "workload.prompt must have a kind that is one of fixed, uniform, lognormal, got 'normal'",
+            "workload.prompt must have a kind that is one of fixed, uniform, lognormal, gamma, zipf, empirical, got 'normal'",
         ),
         ("workload.prompt.min=0", "workload.prompt.min must be between 1 and 1,000,000,000, got 0"),
         (
@@ -151,6 +151,18 @@ def test_all_problems_are_reported_at_once(tmp_path: Path) -> None:
             "workload.prompt: two of mean, p50 and sigma must be given, and not the third",
         ),
         ("workload.prompt={kind='lognormal',mean=9,p50=12}", "workload.prompt: mean must be >= p50 = 12.0, got 9.0"),
+        ("workload.prompt=", "workload: prompt is missing: prompt and output, or else pairs, must be given"),
+        (
+            "workload.pairs={values=[[1,2]]}",
+            "workload: pairs and prompt, output contradict each other: give one or the other",
+        ),
+        ("workload.correlation=1.1", "workload.correlation must be between -1 and 1, got 1.1"),
+        (
+            "workload.prompt={kind='empirical',values=[3,0]}",
+            "workload.prompt.values must be between 1 and 1,000,000,000, got 0",
+        ),
+        ("workload.prompt={kind='empirical',values=[3,'x']}", "workload.prompt.values must be a whole number, got 'x'"),
+        ("workload.prompt={kind='empirical'}", "workload.prompt: one of values and path must be given, and not both"),
         ("workload.prefixes={count=0,tokens=5}", "workload.prefixes.count must be between 1 and 1,000,000, got 0"),
         ("engine.max_num_seqs=0", "engine.max_num_seqs must be >= 1, got 0"),
         ("engine.timeout=30", "engine.timeout must be a time with its unit such as '8 ms' or '40 us', got 30"),

@@ -1,7 +1,10 @@
-"""Synthetic requests: arrival processes x lengths x shared prefixes."""
+"""Synthetic requests: arrival processes x lengths x content."""
 
-from kvsim.workload.generate.arrivals import ARRIVALS, Constant, Gamma, Generated, Poisson
-from kvsim.workload.generate.lengths import LENGTHS, Fixed, Length, Lognormal, Uniform
+from kvsim.workload.generate.arrivals import ARRIVALS, Constant, Gamma, Poisson
+from kvsim.workload.generate.empirical import Empirical
+from kvsim.workload.generate.generated import Generated
+from kvsim.workload.generate.lengths import LENGTHS, Fixed, GammaLength, Length, Lognormal, Uniform, Zipf
+from kvsim.workload.generate.pairs import Pairs
 from kvsim.workload.generate.prefixes import SharedPrefixes
 from kvsim.workload.generate.streams import random_stream
 
@@ -9,13 +12,17 @@ __all__ = [
     "ARRIVALS",
     "LENGTHS",
     "Constant",
+    "Empirical",
     "Fixed",
     "Gamma",
+    "GammaLength",
     "Generated",
     "Length",
     "Lognormal",
+    "Pairs",
     "Poisson",
     "SharedPrefixes",
     "Uniform",
+    "Zipf",
     "random_stream",
 ]

@@ -1,13 +1,19 @@
-"""Lengths in tokens: one frozen class a distribution, and a line in LENGTHS."""
+"""Lengths in tokens: one frozen class a distribution, and a line in LENGTHS. `most` bounds what can be drawn."""
 
 import math
 from collections.abc import Mapping
+from functools import cached_property
 from typing import Any
 
 import numpy as np
 from attrs import field, frozen, validators
 
-from kvsim.rules import MAX_TOKENS, Consistent, more_than_zero, out_of_order, token_count
+from kvsim.rules import MAX_TOKENS, Consistent, between, more_than_zero, out_of_order, token_count
+from kvsim.workload.generate.choice import choose
+from kvsim.workload.generate.empirical import Empirical
+
+MOST_VALUES = 1_000_000
+"""As many lengths a Zipf distribution may choose from."""
 
 
 @frozen
@@ -15,6 +21,10 @@ class Fixed:
     """Always the same number."""
 
     value: int = field(validator=token_count)
+
+    @property
+    def most(self) -> int:
+        return self.value
 
     def sample(self, rng: np.random.Generator, count: int) -> np.ndarray:
         return np.full(count, self.value, dtype=np.int64)
@@ -30,6 +40,10 @@ class Uniform(Consistent):
     @staticmethod
     def contradictions(values: Mapping[str, Any]) -> list[str]:
         return out_of_order(values, "min", "max")
+
+    @property
+    def most(self) -> int:
+        return self.max
 
     def sample(self, rng: np.random.Generator, count: int) -> np.ndarray:
         return rng.integers(self.min, self.max, size=count, endpoint=True)
@@ -57,6 +71,10 @@ class Lognormal(Consistent):
             sentences += out_of_order(values, "p50", "mean")
         return sentences
 
+    @property
+    def most(self) -> int:
+        return self.max
+
     def sample(self, rng: np.random.Generator, count: int) -> np.ndarray:
         if self.sigma is None:
             assert self.mean is not None, "two of three are given"
@@ -71,5 +89,65 @@ class Lognormal(Consistent):
         return np.clip(values, self.min, self.max).astype(np.int64)
 
 
-Length = Fixed | Uniform | Lognormal
-LENGTHS: dict[str, type[Length]] = {"fixed": Fixed, "uniform": Uniform, "lognormal": Lognormal}
+@frozen
+class GammaLength(Consistent):
+    """Gamma-distributed with a `mean` and a coefficient of variation `cv`.
+
+    Rounded to whole tokens, then clipped to `min ... max`, which moves the mean where the bounds bite.
+    """
+
+    mean: float = field(validator=token_count)
+    cv: float = field(validator=between(0.001, 100))
+    min: int = field(default=1, validator=token_count)
+    max: int = field(default=MAX_TOKENS, validator=token_count)
+
+    @staticmethod
+    def contradictions(values: Mapping[str, Any]) -> list[str]:
+        return out_of_order(values, "min", "max")
+
+    @property
+    def most(self) -> int:
+        return self.max
+
+    def sample(self, rng: np.random.Generator, count: int) -> np.ndarray:
+        values = np.rint(rng.gamma(self.cv**-2, self.cv**2 * self.mean, size=count))
+        return np.clip(values, self.min, self.max).astype(np.int64)
+
+
+@frozen
+class Zipf(Consistent):
+    """Whole numbers n from `min` to `max` with a probability proportional to n ** -exponent: many short, few long."""
+
+    exponent: float = field(validator=between(0, 10))
+    min: int = field(default=1, validator=token_count)
+    max: int = field(validator=token_count, kw_only=True)
+
+    @staticmethod
+    def contradictions(values: Mapping[str, Any]) -> list[str]:
+        sentences = out_of_order(values, "min", "max")
+        low, high = values["min"], values["max"]
+        if isinstance(low, int) and isinstance(high, int) and high - low >= MOST_VALUES:
+            sentences.append(f"max must be less than min + {MOST_VALUES:,}, got {low:,} and {high:,}")
+        return sentences
+
+    @property
+    def most(self) -> int:
+        return self.max
+
+    @cached_property
+    def _cumulated(self) -> np.ndarray:
+        return np.cumsum(np.arange(self.min, self.max + 1, dtype=np.float64) ** -self.exponent)
+
+    def sample(self, rng: np.random.Generator, count: int) -> np.ndarray:
+        return self.min + choose(self._cumulated, rng, count)
+
+
+Length = Fixed | Uniform | Lognormal | GammaLength | Zipf | Empirical
+LENGTHS: dict[str, type[Length]] = {
+    "fixed": Fixed,
+    "uniform": Uniform,
+    "lognormal": Lognormal,
+    "gamma": GammaLength,
+    "zipf": Zipf,
+    "empirical": Empirical,
+}

@@ -4,6 +4,7 @@ import numpy as np
 from attrs import field, frozen
 
 from kvsim.rules import between, token_count
+from kvsim.workload.generate.choice import choose, zipf_weights
 
 
 @frozen
@@ -20,7 +21,4 @@ class SharedPrefixes:
 
     def sample(self, rng: np.random.Generator, count: int) -> np.ndarray:
         """Indices of the chosen prompts, 0 the most popular."""
-        weights = np.arange(1, self.count + 1, dtype=np.float64) ** -self.popularity
-        cumulated = np.cumsum(weights)
-        drawn = rng.random(count) * cumulated[-1]
-        return np.asarray(np.searchsorted(cumulated, drawn, side="right"))
+        return choose(np.cumsum(zipf_weights(self.count, self.popularity)), rng, count)
