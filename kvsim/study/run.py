@@ -85,7 +85,8 @@ def _first_checked(scenario: Scenario) -> Iterator[Request]:
     requests = _requests(scenario)
     first = next(requests, None)
     if first is None:
-        raise ScenarioError(scenario.source, ["workload.duration must last until the first request arrives"])
+        end = "windows" if getattr(scenario.workload, "duration", None) is None else "duration"
+        raise ScenarioError(scenario.source, [f"workload.{end} must last until the first request arrives"])
     return chain([first], requests)
 
 

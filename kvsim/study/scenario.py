@@ -13,7 +13,7 @@ from kvsim.errors import ScenarioError
 from kvsim.model.geometry import KVDtype
 from kvsim.rules import BYTES, Consistent, at_least, between, not_blank, shown, token_count
 from kvsim.study.structure import StructureError, TableReader, table_of
-from kvsim.workload.generate import ARRIVALS, LENGTHS, Constant, Gamma, Poisson
+from kvsim.workload.generate import ARRIVALS, LENGTHS, Arrivals
 from kvsim.workload.traces import Trace
 
 MAX_BLOCKS = 2**24
@@ -27,7 +27,7 @@ MAX_SCENARIO_BYTES = 2**20
 _NOT_IN_FILE = {"in_file": False}
 
 OutputFile = Literal["summary", "timeline", "requests", "pressure", "plot"]
-Workload = Poisson | Gamma | Constant | Trace
+Workload = Arrivals | Trace
 
 WORKLOADS: dict[str, type[Workload]] = {**ARRIVALS, "trace": Trace}
 

@@ -130,10 +130,10 @@ def test_all_problems_are_reported_at_once(tmp_path: Path) -> None:
         ("memory.watermark=1.5", "memory.watermark must be between 0 and 1, got 1.5"),
         ("memory.watermark=nan", "memory.watermark must be a number, got nan"),
         ("memory=3", "memory must be a table, got 3"),
-        ("workload.kind=", "workload needs a kind: one of poisson, gamma, constant, trace"),
+        ("workload.kind=", "workload needs a kind: one of poisson, gamma, weibull, constant, onoff, windows, trace"),
         (
             "workload.kind=weird",
-            "workload must have a kind that is one of poisson, gamma, constant, trace, got 'weird'",
+            "workload must have a kind that is one of poisson, gamma, weibull, constant, onoff, windows, trace, got 'weird'",
         ),
         ("workload.rate=", "workload.rate is missing"),
         ("workload.rate=inf", "workload.rate must be a number, got inf"),
@@ -163,6 +163,18 @@ def test_all_problems_are_reported_at_once(tmp_path: Path) -> None:
         ),
         ("workload.prompt={kind='empirical',values=[3,'x']}", "workload.prompt.values must be a whole number, got 'x'"),
         ("workload.prompt={kind='empirical'}", "workload.prompt: one of values and path must be given, and not both"),
+        (
+            "workload={kind='weibull',rate=1,num_requests=1,prompt={kind='fixed',value=1},output={kind='fixed',value=1}}",
+            "workload: one of cv and shape must be given, and not both",
+        ),
+        (
+            "workload={kind='windows',windows=[{duration='1 s',rate=1},{duration='1 s',rate=-1}],prompt={kind='fixed',value=1},output={kind='fixed',value=1}}",
+            "workload.windows[1].rate must be between 0 and 1,000,000, got -1.0",
+        ),
+        (
+            "workload={kind='onoff',rate=1,on='1 s',off=1,num_requests=1,prompt={kind='fixed',value=1},output={kind='fixed',value=1}}",
+            "workload.off must be a time with its unit such as '8 ms' or '40 us', got 1",
+        ),
         ("workload.prefixes={count=0,tokens=5}", "workload.prefixes.count must be between 1 and 1,000,000, got 0"),
         ("engine.max_num_seqs=0", "engine.max_num_seqs must be >= 1, got 0"),
         ("engine.timeout=30", "engine.timeout must be a time with its unit such as '8 ms' or '40 us', got 30"),

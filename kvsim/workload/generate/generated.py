@@ -3,14 +3,12 @@
 from collections.abc import Iterator, Mapping
 from itertools import islice, repeat
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol, runtime_checkable
 
 import attrs
-import numpy as np
 from attrs import evolve, field, frozen, validators
 
 from kvsim.rules import NANOSECONDS, Consistent, at_least, between
-from kvsim.workload.generate.empirical import Empirical
 from kvsim.workload.generate.lengths import Length
 from kvsim.workload.generate.pairs import Pairs, correlated
 from kvsim.workload.generate.prefixes import SharedPrefixes
@@ -36,14 +34,11 @@ class Generated(Consistent):
 
     @staticmethod
     def contradictions(values: Mapping[str, Any]) -> list[str]:
-        sentences = _lengths_contradict(values)
-        if values["num_requests"] is None and values["duration"] is None:
-            sentences.append("num_requests or duration must be given")
-        return sentences
+        return lengths_contradict(values) + no_end(values)
 
-    def sample_gaps(self, rng: np.random.Generator, count: int) -> np.ndarray:
-        """Seconds between arrivals."""
-        raise NotImplementedError("every arrival process draws its own gaps")
+    def arrival_times(self, seed: int) -> Iterator[int]:
+        """Times at which requests arrive by themselves (ns), in order, made as they are asked for."""
+        raise NotImplementedError("every arrival process says when")
 
     def requests(self, seed: int, base: Path = Path()) -> Iterator[Request]:
         """The requests in order of arrival, made as they are asked for; paths start from `base`.
@@ -63,11 +58,11 @@ class Generated(Consistent):
             return repeat(0) if distribution is None else drawn(distribution.sample, random_stream(seed, purpose))
 
         purposes = zip(
-            self._arrival_times(random_stream(seed, "arrivals")),
+            self.arrival_times(seed),
             self._lengths(seed),
             values(self.prefixes, "prefixes"),
             values(self.priority, "priorities"),
-            strict=True,
+            strict=False,
         )
         for request_id, (arrival_ns, (prompt, output), prefix, priority) in enumerate(purposes):
             spans = [Span(f"user:{request_id}", 0, prompt)]
@@ -89,14 +84,14 @@ class Generated(Consistent):
             strict=True,
         )
 
-    def _arrival_times(self, rng: np.random.Generator) -> Iterator[int]:
-        arrival_ns = 0
-        for gap in drawn(self.sample_gaps, rng):
-            arrival_ns += round(gap * 1e9)
-            yield arrival_ns
+
+def no_end(values: Mapping[str, Any]) -> list[str]:
+    if values["num_requests"] is None and values["duration"] is None:
+        return ["num_requests or duration must be given"]
+    return []
 
 
-def _lengths_contradict(values: Mapping[str, Any]) -> list[str]:
+def lengths_contradict(values: Mapping[str, Any]) -> list[str]:
     given = [name for name in ("prompt", "output") if values[name] is not None]
     if values["pairs"] is None:
         missing = [name for name in ("prompt", "output") if name not in given]
@@ -108,10 +103,15 @@ def _lengths_contradict(values: Mapping[str, Any]) -> list[str]:
     return []
 
 
+@runtime_checkable
+class InFile(Protocol):
+    """A description part of which may be in a file."""
+
+    def loaded(self, base: Path) -> Any: ...
+
+
 def with_files(description: Any, base: Path) -> Any:
     """The same description with what its files hold in their place; raises TraceError."""
-    if isinstance(description, Empirical):
-        return description.loaded(base)
     if not attrs.has(type(description)):
         return description
     changed = {}
@@ -120,4 +120,5 @@ def with_files(description: Any, base: Path) -> Any:
         read = with_files(value, base)
         if read is not value:
             changed[attribute.name] = read
-    return evolve(description, **changed) if changed else description
+    read = evolve(description, **changed) if changed else description
+    return read.loaded(base) if isinstance(read, InFile) else read
