@@ -8,6 +8,7 @@ import numpy as np
 from attrs import field, frozen, validators
 
 from kvsim.rules import between, more_than_zero
+from kvsim.workload.generate.closed import Closed
 from kvsim.workload.generate.generated import Generated
 from kvsim.workload.generate.piecewise import OnOff, Windows
 from kvsim.workload.generate.streams import drawn, random_stream
@@ -83,7 +84,7 @@ class Constant(Renewal):
         return np.full(count, 1 / self.rate)
 
 
-Arrivals = Poisson | Gamma | Weibull | Constant | OnOff | Windows
+Arrivals = Poisson | Gamma | Weibull | Constant | OnOff | Windows | Closed
 ARRIVALS: dict[str, type[Arrivals]] = {
     "poisson": Poisson,
     "gamma": Gamma,
@@ -91,4 +92,5 @@ ARRIVALS: dict[str, type[Arrivals]] = {
     "constant": Constant,
     "onoff": OnOff,
     "windows": Windows,
+    "closed": Closed,
 }

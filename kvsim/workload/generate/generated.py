@@ -1,7 +1,6 @@
 """What every generated workload has: lengths, content, and an end."""
 
 from collections.abc import Iterator, Mapping
-from itertools import islice, repeat
 from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
 
@@ -9,11 +8,13 @@ import attrs
 from attrs import evolve, field, frozen, validators
 
 from kvsim.rules import NANOSECONDS, Consistent, at_least, between
+from kvsim.workload.generate.content import Documents, SharedPrefixes, Templates
 from kvsim.workload.generate.lengths import Length
 from kvsim.workload.generate.pairs import Pairs, correlated
-from kvsim.workload.generate.prefixes import SharedPrefixes
+from kvsim.workload.generate.sessions import Agents, Sessions
 from kvsim.workload.generate.streams import drawn, random_stream
-from kvsim.workload.request import Request, Span, make_request, merged
+from kvsim.workload.generate.traffic import Traffic
+from kvsim.workload.request import Request
 
 
 @frozen(kw_only=True)
@@ -28,49 +29,40 @@ class Generated(Consistent):
     pairs: Pairs | None = None
     correlation: float | None = field(default=None, validator=validators.optional(between(-1, 1)))
     prefixes: SharedPrefixes | None = None
+    templates: Templates | None = None
+    documents: Documents | None = None
+    sessions: Sessions | None = None
+    agents: Agents | None = None
     priority: Length | None = None
     num_requests: int | None = field(default=None, validator=validators.optional(between(1, 10**12)))
     duration: int | None = field(default=None, validator=validators.optional(at_least(1)), metadata=NANOSECONDS)
 
     @staticmethod
     def contradictions(values: Mapping[str, Any]) -> list[str]:
-        return lengths_contradict(values) + no_end(values)
+        return content_contradicts(values) + no_end(values)
 
     def arrival_times(self, seed: int) -> Iterator[int]:
         """Times at which requests arrive by themselves (ns), in order, made as they are asked for."""
         raise NotImplementedError("every arrival process says when")
 
+    def pauses(self, seed: int) -> Iterator[int] | None:
+        """How long (ns) a client waits between an end and its next request; None where nobody waits for an end."""
+        return None
+
+    @property
+    def group(self) -> Sessions | Agents | None:
+        """How requests belong together."""
+        return self.sessions if self.sessions is not None else self.agents
+
+    def traffic(self, seed: int, base: Path = Path()) -> Traffic:
+        """The requests of one run; paths start from `base`. Raises TraceError for a file that cannot be used."""
+        return Traffic(with_files(self, base), seed)
+
     def requests(self, seed: int, base: Path = Path()) -> Iterator[Request]:
-        """The requests in order of arrival, made as they are asked for; paths start from `base`.
+        """The requests in order of arrival as if every one ended at once, made as they are asked for."""
+        return self.traffic(seed, base).without_engine()
 
-        Raises TraceError for a file that cannot be used.
-        """
-        requests = with_files(self, base)._endless(seed)
-        if self.num_requests is not None:
-            requests = islice(requests, self.num_requests)
-        for request in requests:
-            if self.duration is not None and request.arrival_ns > self.duration:
-                return
-            yield request
-
-    def _endless(self, seed: int) -> Iterator[Request]:
-        def values(distribution: Length | SharedPrefixes | None, purpose: str) -> Iterator[int]:
-            return repeat(0) if distribution is None else drawn(distribution.sample, random_stream(seed, purpose))
-
-        purposes = zip(
-            self.arrival_times(seed),
-            self._lengths(seed),
-            values(self.prefixes, "prefixes"),
-            values(self.priority, "priorities"),
-            strict=False,
-        )
-        for request_id, (arrival_ns, (prompt, output), prefix, priority) in enumerate(purposes):
-            spans = [Span(f"user:{request_id}", 0, prompt)]
-            if self.prefixes is not None:
-                spans.insert(0, Span(f"sys:{prefix}", 0, self.prefixes.tokens))
-            yield make_request(request_id, arrival_ns, merged(spans), output, priority)
-
-    def _lengths(self, seed: int) -> Iterator[tuple[int, int]]:
+    def lengths(self, seed: int) -> Iterator[tuple[int, int]]:
         """Prompt and output tokens of request after request."""
         if self.pairs is not None:
             return drawn(self.pairs.sample, random_stream(seed, "pairs"))
@@ -91,7 +83,15 @@ def no_end(values: Mapping[str, Any]) -> list[str]:
     return []
 
 
-def lengths_contradict(values: Mapping[str, Any]) -> list[str]:
+def content_contradicts(values: Mapping[str, Any]) -> list[str]:
+    """Sentences on lengths, and on requests that belong together."""
+    sentences = _lengths_contradict(values)
+    if values["sessions"] is not None and values["agents"] is not None:
+        sentences.append("sessions and agents contradict each other: give one or the other")
+    return sentences
+
+
+def _lengths_contradict(values: Mapping[str, Any]) -> list[str]:
     given = [name for name in ("prompt", "output") if values[name] is not None]
     if values["pairs"] is None:
         missing = [name for name in ("prompt", "output") if name not in given]

@@ -13,7 +13,7 @@ from attrs import evolve, field, frozen, validators
 
 from kvsim.errors import TraceError
 from kvsim.rules import NANOSECONDS, Consistent, at_least, between, more_than_zero, not_blank, shown
-from kvsim.workload.generate.generated import Generated, lengths_contradict, no_end
+from kvsim.workload.generate.generated import Generated, content_contradicts, no_end
 from kvsim.workload.generate.streams import random_stream
 from kvsim.workload.generate.weibull import weibull_shape
 
@@ -101,7 +101,7 @@ class Windows(Generated):
 
     @staticmethod
     def contradictions(values: Mapping[str, Any]) -> list[str]:
-        sentences = lengths_contradict(values)
+        sentences = content_contradicts(values)
         if values["repeat"] is True:
             sentences += no_end(values)
         windows = values["windows"]
