@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from kvsim import __version__
-from kvsim.errors import InvariantError, KvsimError
+from kvsim.errors import InvariantError, KvsimError, OutputError
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -226,6 +226,8 @@ def size(
     from kvsim.model.mix import read_mix
     from kvsim.model.sizing import size as size_model
 
+    if plot is not None and plot.suffix not in (".png", ".svg", ".pdf"):
+        raise OutputError(f"{plot}: must end in .png, .svg or .pdf")
     geometry = load_geometry(config, Path())
     deployment = Deployment(
         kv_dtype=known_dtype(kv_dtype),
@@ -269,6 +271,7 @@ def size(
         lines = scaling(geometry, kv.kv_bytes, deployment, max_model_len=max_model_len)
         with staged(plot.parent) as folder:
             save_scaling_plot(lines, folder / plot.name)
+        print(f"wrote {plot}", file=sys.stderr)
     if json:
         _print_json(sizing.to_json() | {"budget": kv.to_json()})
     else:

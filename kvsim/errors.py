@@ -50,5 +50,10 @@ class InvariantError(Exception):
     """Invariant `number` does not hold; `invariants.py` lists them."""
 
     def __init__(self, number: int, sentence: str) -> None:
-        super().__init__(f"invariant {number} does not hold: {sentence}")
+        # simpy makes the error of a process anew from its arguments.
+        super().__init__(number, sentence)
         self.number = number
+        self.sentence = sentence
+
+    def __str__(self) -> str:
+        return f"invariant {self.number} does not hold: {self.sentence}"

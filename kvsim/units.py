@@ -27,6 +27,8 @@ def parse_bytes(value: object) -> int:
     """
     if isinstance(value, int) and not isinstance(value, bool):
         return value
+    if isinstance(value, str) and value.strip().isdecimal() and len(value) <= 30:
+        return int(value)
     return _parse(value, BYTE_UNITS, "a size such as '24 GiB', '24 GB' or a whole number of bytes")
 
 

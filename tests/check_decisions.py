@@ -93,6 +93,7 @@ def _differing(where: str, fields: tuple[str, ...], expected: Case, got: Case) -
 def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.check_decisions", description=__doc__)
     parser.add_argument("folder", type=Path, help="folder with recorded cases")
+    parser.add_argument("--step", action="store_true", help="step by step: so far the only way that a run is simulated")
     folder = parser.parse_args(arguments).folder
     compared = matching = 0
     for path in case_files(folder):

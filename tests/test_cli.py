@@ -256,11 +256,20 @@ def test_size_draws_the_scaling_chart(tmp_path: Path) -> None:
         (("size", "llama-3.1-8b"), "budget"),
         (("size", "llama-3.1-8b", "--budget", "much"), "must be a size"),
         (("size", "llama-3.1-8b", "--budget", "0 GiB"), "must be > 0"),
-        (("size", "llama-3.1-8b", "--budget", "1 GiB", "--sequences", "0"), "num_sequences must be > 0, got 0"),
+        (
+            ("size", "llama-3.1-8b", "--budget", "1 GiB", "--sequences", "0"),
+            "num_sequences must be between 1 and 1,000,000,000,000, got 0",
+        ),
         (("size", "llama-3.1-8b", "--gpu", "h1000", "--parameters", "8B"), "gpu must be one of"),
         (("size", "llama-3.1-8b", "--budget", "1 GiB", "--engine", "tgi"), "engine must be one of"),
         (("size", "llama-3.1-8b", "--budget", "1 GiB", "--trace", "none.csv"), "none.csv: cannot be read"),
         (("size", "llama-3.1-8b", "--budget", "1 GiB", "--percentiles", "50"), "percentiles must be like"),
+        (("size", "llama-3.1-8b", "--budget", "1 GiB", "--block-size", "9" * 400), "block_size must be between"),
+        (("size", "llama-3.1-8b", "--gpu", "h100", "--parameters", "1e999999"), "parameters must be from 1M to 1000T"),
+        (("size", "llama-3.1-8b", "--gpu", "h100", "--parameters", "8"), "parameters must be from 1M to 1000T"),
+        (("size", "llama-3.1-8b", "--gpu", "nvidia h10", "--parameters", "8B"), "did you mean h100"),
+        (("size", "llama-3.1-8b", "--budget", "1 GiB", "--plot", "x.txt"), "x.txt: must end in .png, .svg or .pdf"),
+        (("size", "llama-3.1-8b", "--budget", "1 GiB", "--overhead", "1 GiB"), "leaves nothing for overhead to say"),
     ],
 )
 def test_static_questions_that_make_no_sense_are_refused(arguments: tuple[str, ...], message: str) -> None:

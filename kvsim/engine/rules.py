@@ -19,5 +19,5 @@ class EngineRules:
 
 
 ENGINE_RULES: dict[str, EngineRules] = {
-    "vllm-0.32": EngineRules("vLLM 0.32.0, V1", "vllm", "tests/golden/vllm_scheduler, rules 1-32"),
+    "vllm-0.32": EngineRules("vLLM 0.32.0, V1", "vllm-0.32", "tests/golden/vllm_scheduler, rules 1-32"),
 }

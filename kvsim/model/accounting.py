@@ -51,10 +51,15 @@ class Accounting:
     fixed_bytes_per_request: int
     """Recurrent states, and the keys and values of source tokens."""
     bytes_per_block: int
+    tokens_per_block: tuple[int, ...]
+    """Of each size of blocks that groups of layers have; ideally a block is a token."""
     num_blocks: int
     capacity_tokens: int
     max_concurrency: float
     whole_requests: int
+    """Requests of `max_model_len` that fit at once, each at its largest: while a prompt is computed, windows hold
+    the tokens in flight too.
+    """
     bytes_per_request: int
     """The most that a request of `max_model_len` tokens can hold at any moment."""
     longest_model_len: int | None
@@ -89,6 +94,7 @@ def ideal_accounting(pool: Pool, question: Question) -> Accounting:
         growth_bytes_per_token=further,
         fixed_bytes_per_request=fixed,
         bytes_per_block=per_token or fixed,
+        tokens_per_block=(1,),
         num_blocks=pool.memory_bytes // (per_token or fixed),
         capacity_tokens=pool.memory_bytes * length // request_bytes,
         max_concurrency=concurrency,
@@ -114,6 +120,7 @@ def engine_accounting(pool: Pool, plan: KVCachePlan, question: Question) -> Acco
         growth_bytes_per_token=block_bytes_per_token("unbounded"),
         fixed_bytes_per_request=sum(group.blocks_held(1) for group in fixed_groups) * pool.unit_bytes,
         bytes_per_block=pool.unit_bytes,
+        tokens_per_block=tuple(sorted({group.tokens_per_block for group in plan.groups})),
         num_blocks=plan.num_blocks,
         capacity_tokens=plan.kv_cache_size_tokens,
         max_concurrency=plan.max_concurrency,
@@ -129,6 +136,7 @@ def _account(
     growth_bytes_per_token: int,
     fixed_bytes_per_request: int,
     bytes_per_block: int,
+    tokens_per_block: tuple[int, ...],
     num_blocks: int,
     capacity_tokens: int,
     max_concurrency: float,
@@ -147,6 +155,7 @@ def _account(
         growth_bytes_per_token=growth_bytes_per_token,
         fixed_bytes_per_request=fixed_bytes_per_request,
         bytes_per_block=bytes_per_block,
+        tokens_per_block=tokens_per_block,
         num_blocks=num_blocks,
         capacity_tokens=capacity_tokens,
         max_concurrency=max_concurrency,
@@ -172,11 +181,9 @@ def _account(
 
 
 def _mix_answers(pool: Pool, question: Question, mix: LengthMix) -> MixAnswers:
-    def units(num_tokens: int) -> int:
-        # The engine ends a request at max_model_len.
-        return pool.units_held(min(num_tokens, question.max_model_len))
-
-    mean_units = mix.mean(units)
+    # The engine ends a request at max_model_len.
+    mix = mix.cut_at(question.max_model_len)
+    mean_units = mix.mean(pool.units_held)
     return MixAnswers(
         origin=mix.origin,
         mean_tokens=float(mix.mean(lambda num_tokens: num_tokens)),
@@ -209,8 +216,16 @@ def _engine_formulas(pool: Pool, plan: KVCachePlan) -> tuple[str, ...]:
         f"block = {_pages(pool, plan.groups)} = {pool.unit_bytes:,} B",
         f"blocks = {pool.memory_bytes:,} B // {pool.unit_bytes:,} B = {plan.num_blocks:,}, {pool.held_back} held back",
         f"a request of {length:,} tokens = {' + '.join(terms)} blocks over the groups = {needed:,}",
-        f"concurrency = {plan.num_blocks:,} / {needed:,} = {plan.num_blocks / needed:.2f}",
+        f"concurrency = {_concurrency(plan)} = {plan.max_concurrency:.2f}",
     )
+
+
+def _concurrency(plan: KVCachePlan) -> str:
+    """The division that this engine prints the result of."""
+    by_blocks = plan.num_blocks / plan.blocks_per_request
+    if plan.max_concurrency == by_blocks:
+        return f"{plan.num_blocks:,} / {plan.blocks_per_request:,}"
+    return f"{plan.kv_cache_size_tokens:,} tokens / {plan.max_model_len:,}"
 
 
 def _pages(pool: Pool, groups: Sequence[KVCacheGroup]) -> str:

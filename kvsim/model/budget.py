@@ -12,7 +12,9 @@ Figures that nobody gave are assumptions and carry their reason; a report must s
 """
 
 import json
-from decimal import Decimal, InvalidOperation
+import re
+from decimal import Decimal
+from difflib import get_close_matches
 from fractions import Fraction
 from math import ceil, floor, isfinite
 from pathlib import Path
@@ -21,6 +23,7 @@ from typing import Any, Literal
 from attrs import asdict, frozen
 
 from kvsim.errors import ModelError
+from kvsim.rules import shown
 from kvsim.units import format_bytes, parse_bytes
 
 MIB = 2**20
@@ -78,9 +81,12 @@ def known_gpus() -> dict[str, Gpu]:
 def find_gpu(name: str) -> Gpu:
     """The GPU of a short name such as "h100" or "RTX 4090"; raises ModelError that lists the known ones."""
     gpus = known_gpus()
-    key = "-".join(name.lower().replace("_", " ").replace("-", " ").split())
+    words = name.lower().replace("_", " ").replace("-", " ").split()
+    key = "-".join(word for word in words if word != "nvidia")
     if key not in gpus:
-        raise ModelError(f"gpu must be one of {', '.join(gpus)}, got {name!r}; or give its memory in bytes")
+        close = get_close_matches(key[:40], gpus, n=3, cutoff=0.4)
+        hint = f" (did you mean {' or '.join(close)}?)" if close else ""
+        raise ModelError(f"gpu must be one of {', '.join(gpus)}, got {shown(name)}{hint}; or give its memory in bytes")
     return gpus[key]
 
 
@@ -101,22 +107,19 @@ WEIGHT_BYTES: dict[str, Fraction] = {
 }
 """Bytes of one parameter with its scales; embeddings and norms usually stay in 16 bits: count them apart."""
 
+MIN_PARAMETERS, MAX_PARAMETERS = 10**6, 10**15
+"""A bare "8" is a forgotten unit."""
+
+_COUNT = re.compile(r"(\d{1,16}(?:\.\d{1,16})?)([kmbt]?)")
 _COUNT_UNITS = {"": 1, "k": 10**3, "m": 10**6, "b": 10**9, "t": 10**12}
 
 
 def parse_parameters(text: str | int) -> int:
     """A number of parameters such as "8.03B", "350M" or 8030000000; raises ModelError with the rule."""
-    rule = f"parameters must be a number > 0 such as 8.03B or 350M, got {text!r}"
-    words = str(text).strip().lower()
-    unit = words[-1:] if words[-1:].isalpha() else ""
-    if isinstance(text, bool) or unit not in _COUNT_UNITS:
-        raise ModelError(rule)
-    try:
-        count = Decimal(words.removesuffix(unit)) * _COUNT_UNITS[unit]
-    except InvalidOperation as error:
-        raise ModelError(rule) from error
-    if not count.is_finite() or count < 1:
-        raise ModelError(rule)
+    match = _COUNT.fullmatch(str(text).strip().lower())
+    count = Decimal(match[1]) * _COUNT_UNITS[match[2]] if match else Decimal(0)
+    if not MIN_PARAMETERS <= count <= MAX_PARAMETERS:
+        raise ModelError(f"parameters must be from 1M to 1000T such as 8.03B or 350M, got {shown(text)}")
     return int(count)
 
 
@@ -176,6 +179,7 @@ FRACTION_RULES: dict[str, FractionRule] = {
         "pytorch/engine/executor/base.py",
     ),
 }
+FRACTION_RULES["vllm-0.32"] = FRACTION_RULES["vllm"]
 
 
 @frozen
@@ -302,17 +306,19 @@ def read_budget(
     device = {"gpu": gpu, "memory": memory, "weights": weights, "parameters": parameters}
     given = [name for name, words in device.items() if words is not None]
     if budget is not None:
+        beside = {"the share of memory": fraction, "activations": activations, "overhead": overhead}
+        given += [name for name, value in beside.items() if value is not None]
         if given:
             raise ModelError(f"budget is given, which leaves nothing for {' and '.join(given)} to say")
         return given_budget(_bytes_of("budget", budget))
     if gpu is None and memory is None:
-        raise ModelError("give a budget in bytes, or a gpu or the memory of a device")
+        raise ModelError("budget, or gpu, or memory (of a device) must be given")
     if gpu is not None and memory is not None:
         raise ModelError("give the memory or the name of a gpu, not both")
     if fraction is not None and not isfinite(fraction):
         raise ModelError(f"the share of memory must be a number, got {fraction}")
     if (weights is None) == (parameters is None):
-        raise ModelError("give either the weights of a rank in bytes or the number of parameters")
+        raise ModelError("weights (bytes on a rank) or parameters (of the model) must be given, and not both")
     if weights is not None:
         on_rank = BudgetLine("weights", _bytes_of("weights", weights))
     else:
@@ -336,7 +342,7 @@ def _bytes_of(name: str, words: str) -> int:
     try:
         return parse_bytes(words)
     except ValueError as error:
-        raise ModelError(f"{name} {error}, got {words!r}") from error
+        raise ModelError(f"{name} {error}, got {shown(words)}") from error
 
 
 def _stated(name: str, given: int | None, assumed: int) -> BudgetLine:

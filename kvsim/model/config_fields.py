@@ -195,8 +195,13 @@ class ConfigFields:
 
     def head_dim(self, *names: str) -> int | None:
         """An explicit head width; one that is zero or negative counts as absent, as in vLLM."""
-        widths = (self._whole(name) for name in names)
-        return next((width for width in widths if width is not None and width > 0), None)
+        for name in names:
+            width = self._whole(name)
+            if width is not None and width > 0:
+                return width
+            if width is not None:
+                self.notes.append(f"{name} {width} counts as absent")
+        return None
 
     def heads(self, kv_heads: int | None = None) -> Heads:
         """Query heads, KV heads and head width; `kv_heads` is a family's own reading of the second.

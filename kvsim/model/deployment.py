@@ -11,14 +11,15 @@ from kvsim.model.geometry import WINDOW_KINDS, KVDtype, LayerKV, ModelGeometry
 from kvsim.model.groups import grown_to_states
 from kvsim.model.plan import CacheOptions, Worker
 from kvsim.model.specs import AttentionKind, AttentionSpec, KVCacheSpec, MambaCacheMode, MambaSpec
+from kvsim.rules import MAX_TOKENS, shown
 
 ASSUMED_BATCHED_TOKENS = 8192
 """Tokens of a step where none are given: vLLM's default for a server on a large GPU."""
 
 
 def _at_least_one(instance: object, attribute: "Attribute[Any]", value: int | None) -> None:
-    if value is not None and value < 1:
-        raise ModelError(f"{attribute.name} must be > 0, got {value}")
+    if value is not None and not 1 <= value <= MAX_TOKENS:
+        raise ModelError(f"{attribute.name} must be between 1 and {MAX_TOKENS:,}, got {shown(value)}")
 
 
 def _one_of(words: object) -> Callable[[object, "Attribute[Any]", str], None]:

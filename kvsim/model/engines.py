@@ -9,6 +9,7 @@ from typing import Literal
 from attrs import field, frozen, validators
 
 from kvsim.errors import UnsupportedModelError
+from kvsim.rules import shown
 
 
 @frozen
@@ -60,8 +61,11 @@ ENGINES: dict[str, EngineRules] = {
 }
 
 
+ENGINES["vllm-0.32"] = ENGINES["vllm"]  # the latest that is known, by its version as well
+
+
 def engine_rules(name: str) -> EngineRules:
     """The rules of an engine by its short name; raises UnsupportedModelError that lists the known ones."""
     if name not in ENGINES:
-        raise UnsupportedModelError(f"engine must be one of {', '.join(ENGINES)}, got {name}")
+        raise UnsupportedModelError(f"engine must be one of {', '.join(ENGINES)}, got {shown(name)}")
     return ENGINES[name]

@@ -290,16 +290,24 @@ class ModelGeometry:
         """Bytes that one image or encoder token takes in the cross-attention layers."""
         return self.token_bytes(frozenset({"cross"}), kv_dtype, tensor_parallel)
 
-    def formula(self, kv_dtype: KVDtype, tensor_parallel: int = 1, pipeline_parallel: int = 1) -> str:
+    def formula(
+        self,
+        kv_dtype: KVDtype,
+        tensor_parallel: int = 1,
+        pipeline_parallel: int = 1,
+        decode_context_parallel: int = 1,
+    ) -> str:
         """`bytes_per_token` written out with its numbers, one term for each sort of cache."""
         stage = self.heaviest_stage(kv_dtype, tensor_parallel, pipeline_parallel)
         counts: dict[str, int] = {}
         for cache in stage.caches():
             if cache.kind in TOKEN_KINDS:
                 term = _formula_term(cache, kv_dtype, tensor_parallel)
+                ranks = cache.dealt_over(tensor_parallel, decode_context_parallel)
+                term += f" / {ranks} ranks" if ranks > 1 else ""
                 counts[term] = counts.get(term, 0) + 1
         terms = [f"{count} layers x {term}" for term, count in counts.items()]
-        total = stage.bytes_per_token(kv_dtype, tensor_parallel)
+        total = stage.token_bytes(TOKEN_KINDS, kv_dtype, tensor_parallel, decode_context_parallel)
         return f"{' + '.join(terms) or 'no layer keeps tokens'} = {total:,} B"
 
 

@@ -23,12 +23,21 @@ class LengthMix:
             sum(count for _, count in self.counts),
         )
 
+    def cut_at(self, max_model_len: int) -> "LengthMix":
+        """The same mix with lengths beyond the limit cut to it, which its origin then says."""
+        beyond = sum(count for num_tokens, count in self.counts if num_tokens > max_model_len)
+        if not beyond:
+            return self
+        share = beyond / sum(count for _, count in self.counts)
+        counts = tuple((min(num_tokens, max_model_len), count) for num_tokens, count in self.counts)
+        return LengthMix(counts, f"{self.origin}, {share:.1%} of them cut at {max_model_len:,} tokens")
+
 
 def mix_of_lengths(lengths: Iterable[int]) -> LengthMix:
     """The lengths of a trace, one a request; raises ModelError for none or for one below 1."""
     counts = tuple(sorted(Counter(lengths).items()))
     if not counts or counts[0][0] < 1:
-        raise ModelError("a length mix needs lengths of at least 1 token")
+        raise ModelError(f"lengths of a mix must be at least 1 token, got {counts[0][0] if counts else 'none'}")
     return LengthMix(counts, f"{sum(count for _, count in counts):,} given lengths")
 
 

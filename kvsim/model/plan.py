@@ -22,7 +22,7 @@ from kvsim.model.groups import (
     tensors_of_worker,
     windows_as_full,
 )
-from kvsim.model.specs import KVCacheSpec
+from kvsim.model.specs import KVCacheSpec, growth
 
 
 class StartRefusedError(KvsimError):
@@ -88,7 +88,8 @@ class KVCachePlan:
     @property
     def max_concurrency(self) -> float:
         """Rule 11: requests of `max_model_len` at once as the engine prints it, held-back blocks counted."""
-        if self.rules.capacity == "blocks / groups x block_size" and len(self.groups) == 1:
+        one_full_group = len(self.groups) == 1 and growth(self.groups[0].specs[0]) == "unbounded"
+        if self.rules.capacity == "blocks / groups x block_size" and one_full_group:
             return self.kv_cache_size_tokens / self.max_model_len
         return self.num_blocks / self.blocks_per_request
 
@@ -96,7 +97,7 @@ class KVCachePlan:
     def kv_cache_size_tokens(self) -> int:
         """Rule 11: capacity as the engine prints it, which multiplies floats: so does this, to match it."""
         if self.rules.capacity == "blocks / groups x block_size":
-            return self.num_blocks // len(self.groups) * min(group.block_size for group in self.groups)
+            return self.num_blocks // len(self.groups) * min(group.tokens_per_block for group in self.groups)
         return int(self.max_concurrency * self.max_model_len)
 
     @property

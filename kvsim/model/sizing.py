@@ -12,6 +12,10 @@ from kvsim.model.geometry import ModelGeometry
 from kvsim.model.mix import LengthMix
 from kvsim.model.plan import KVCachePlan, lay_out
 from kvsim.model.pools import Pool, engine_pool, ideal_pool
+from kvsim.rules import shown
+
+MAX_ASKED = 10**12
+"""Tokens, sequences or requests: beyond it lies a slip of the pen."""
 
 CLAIM = "A sizing of KV-cache memory, not an out-of-memory predictor: weights, activations and overhead are inputs."
 """What no output may leave out."""
@@ -27,6 +31,9 @@ class Sizing:
     num_sequences: int
     num_tokens: int
     num_ranks: int
+    num_replicas: int
+    """Copies of the attention layers among the ranks, each with a pool of its own; all figures are of one."""
+    target_concurrency: int | None
     formula: str
     """What a token costs, with its numbers."""
     ideal: Accounting
@@ -69,7 +76,14 @@ def size(
         num_sequences=question.num_sequences,
         num_tokens=question.num_tokens,
         num_ranks=served.num_ranks,
-        formula=geometry.formula(served.kv_dtype, served.attention_ranks(geometry), served.pipeline_parallel),
+        num_replicas=served.data_parallel_attention,
+        target_concurrency=target_concurrency,
+        formula=geometry.formula(
+            served.kv_dtype,
+            served.attention_ranks(geometry),
+            served.pipeline_parallel,
+            served.decode_context_parallel,
+        ),
         ideal=ideal_accounting(pools.ideal, question),
         engine=None if pools.engine is None else engine_accounting(*pools.engine, question),
         engine_refusal=pools.engine_refusal,
@@ -82,8 +96,8 @@ def length_asked(geometry: ModelGeometry, max_model_len: int | None) -> int:
     length = geometry.max_model_len if max_model_len is None else max_model_len
     if length is None:
         raise ModelError(f"max_model_len must be given: {geometry.name} names no maximum length")
-    if length < 1:
-        raise ModelError(f"max_model_len must be > 0, got {length}")
+    if not 1 <= length <= MAX_ASKED:
+        raise ModelError(f"max_model_len must be between 1 and {MAX_ASKED:,}, got {shown(length)}")
     return length
 
 
@@ -97,8 +111,8 @@ def _question(
     tokens = max_model_len if num_tokens is None else num_tokens
     asked = {"num_sequences": num_sequences, "num_tokens": tokens, "target_concurrency": target_concurrency}
     for name, number in asked.items():
-        if number is not None and number < 1:
-            raise ModelError(f"{name} must be > 0, got {number}")
+        if number is not None and not 1 <= number <= MAX_ASKED:
+            raise ModelError(f"{name} must be between 1 and {MAX_ASKED:,}, got {shown(number)}")
     if tokens > max_model_len:
         raise ModelError(f"num_tokens must not exceed max_model_len, got {tokens:,} for {max_model_len:,}")
     return Question(max_model_len, num_sequences, tokens, target_concurrency, mix)

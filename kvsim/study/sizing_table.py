@@ -27,7 +27,7 @@ def sizing_table(sizing: Sizing, budget: KVBudget) -> RenderableType:
         for name, figure in rows:
             table.add_row(f"  {name}", *(figure(accounting) for accounting in accountings))
     return Group(
-        Text(f"{sizing.model}, {sizing.engine_name}, {_ranks(sizing.num_ranks)}", style="bold"),
+        Text(f"{sizing.model}, {sizing.engine_name}, {_ranks(sizing)}", style="bold"),
         Padding(table, (1, 0)),
         *_formulas(sizing, budget),
         *_remarks(sizing),
@@ -53,10 +53,11 @@ def _sections(sizing: Sizing) -> list[tuple[str, list[tuple[str, Figure]]]]:
             "What fits",
             [
                 ("block", lambda of: f"{of.bytes_per_block:,} B"),
+                ("tokens in a block", lambda of: " and ".join(f"{tokens:,}" for tokens in of.tokens_per_block)),
                 ("blocks", lambda of: f"{of.num_blocks:,}"),
                 ("capacity in tokens", lambda of: f"{of.capacity_tokens:,}"),
                 ("max concurrency", lambda of: f"{of.max_concurrency:.2f}"),
-                ("whole requests at once", lambda of: f"{of.whole_requests:,}"),
+                ("whole requests at their largest", lambda of: f"{of.whole_requests:,}"),
                 ("longest length", _longest),
                 ("fits", lambda of: "yes" if of.fits else f"misses {of.missing_bytes:,} B"),
             ],
@@ -67,13 +68,18 @@ def _sections(sizing: Sizing) -> list[tuple[str, list[tuple[str, Figure]]]]:
                 ("raw", lambda of: format_bytes(of.raw_bytes)),
                 ("allocated", lambda of: format_bytes(of.allocated_bytes)),
                 ("slack", lambda of: f"{format_bytes(of.slack_bytes)} ({of.slack_share:.2%})"),
-                ("fit together", lambda of: "yes" if of.sequences_fit else "no"),
+                ("fit together, once computed", lambda of: "yes" if of.sequences_fit else "no"),
                 ("worst case at max_model_len", lambda of: format_bytes(of.provisioned_bytes)),
             ],
         ),
     ]
     if sizing.ideal.target_budget_bytes is not None:
-        sections.append(("Budget for the target", [("of max_model_len", lambda of: _maybe(of.target_budget_bytes))]))
+        sections.append(
+            (
+                f"Budget for {sizing.target_concurrency:,} requests at once",
+                [("of max_model_len", lambda of: _exact(of.target_budget_bytes))],
+            )
+        )
     if sizing.ideal.mix is not None:
         sections.append((f"Mix: {sizing.ideal.mix.origin}", _mix_rows(sizing.ideal.mix)))
     return sections
@@ -90,7 +96,7 @@ def _mix_rows(mix: MixAnswers) -> list[tuple[str, Figure]]:
         ("bytes of the sequences", of_mix(lambda answers: format_bytes(answers.mix_bytes))),
     ]
     if mix.target_budget_bytes is not None:
-        rows.append(("budget for the target", of_mix(lambda answers: _maybe(answers.target_budget_bytes))))
+        rows.append(("budget for the target", of_mix(lambda answers: _exact(answers.target_budget_bytes))))
     return rows
 
 
@@ -98,12 +104,15 @@ def _longest(of: Accounting) -> str:
     return "any" if of.longest_model_len is None else f"{of.longest_model_len:,}"
 
 
-def _maybe(num_bytes: int | None) -> str:
-    return "" if num_bytes is None else format_bytes(num_bytes)
+def _exact(num_bytes: int | None) -> str:
+    """To the byte: rounded down it would be too small by a request."""
+    return "" if num_bytes is None else f"{num_bytes:,} B"
 
 
-def _ranks(num_ranks: int) -> str:
-    return "1 rank" if num_ranks == 1 else f"the fullest of {num_ranks} ranks"
+def _ranks(sizing: Sizing) -> str:
+    ranks = "1 rank" if sizing.num_ranks == 1 else f"the fullest of {sizing.num_ranks} ranks"
+    replicas = "" if sizing.num_replicas == 1 else f", one of {sizing.num_replicas} replicas of attention"
+    return ranks + replicas
 
 
 def _formulas(sizing: Sizing, budget: KVBudget) -> list[Text]:

@@ -1,4 +1,4 @@
-"""The engine decides what the naive judge decides, over random worlds; memory is recounted in every step."""
+"""The engine decides what the naive judge decides, over random worlds; all invariants are recounted in every step."""
 
 from hypothesis import given, settings
 

@@ -34,12 +34,12 @@ class World:
 
     def decide(self) -> Step:
         step = self.scheduler.schedule()
-        check_invariants(self.scheduler)
+        self.allocator.check()
         return step
 
     def complete(self, step: Step) -> Sampled:
         sampled = self.scheduler.complete(step)
-        check_invariants(self.scheduler)
+        self.allocator.check()
         return sampled
 
     def step(self) -> list[tuple[int, int]]:
@@ -347,21 +347,6 @@ def test_what_the_cache_still_holds_of_a_victim_is_not_recomputed() -> None:
     assert world.states[1].num_recomputed_tokens == 1
 
 
-def test_a_victim_taken_again_before_it_has_caught_up_recomputes_from_its_farthest_point() -> None:
-    """4 usable blocks and chunks of a block. The second has computed 8 tokens when it is first preempted, and comes
-    back twice for a block before it can have three.
-    """
-    world = make_world(blocks=5, prefix_sharing=False, long_prefill_token_threshold=4, scheduler_reserve_full_isl=False)
-    world.submit(make_request(0, own=4, output=10), make_request(1, own=4, output=9))
-    recomputed = []
-    for _ in range(11):
-        world.step()
-        recomputed.append(world.states[1].num_recomputed_tokens)
-    assert recomputed == [0, 0, 0, 0, 0, 0, 4, 4, 8, 8, 16]
-    assert (world.states[1].num_preemptions, world.states[1].high_water_tokens) == (3, 8)
-    assert world.states[1].num_tokens == 4 + 5 + 1
-
-
 def test_of_several_victims_the_last_taken_stands_first_in_the_queue() -> None:
     world = make_world(blocks=4)
     world.submit(*(make_request(id, own=4) for id in range(3)))
@@ -507,91 +492,125 @@ def test_the_watermark_holds_for_preempted_requests_as_well(watermark: int, resu
     assert ids([state for state, _hit in world.decide().resumed]) == resumed
 
 
-# why not
+# why the head was not admitted, why somebody was preempted
 
 
-def test_a_refusal_says_what_was_missing() -> None:
-    world = make_world(blocks=6, watermark_blocks=2)
-    world.submit(make_request(0, own=4), make_request(1, own=12))
+def test_a_refusal_for_blocks() -> None:
+    """The first holds 3 of 5 blocks, 9 of 12 slots written; 12 tokens need 3."""
+    world = make_world(blocks=6)
+    world.submit(make_request(0, own=9), make_request(1, own=12))
     step = world.decide()
-    assert step.refusal_shortfall == Shortfall(
-        need=3 + 2, blank=4, evictable=0, missing=1, slack_bytes=0, least_change="watermark"
-    )
-    assert step.held_back is None
+    assert step.refused is world.states[1]
+    assert step.refusal_shortfall == Shortfall(3, 2, 0, 1, 3, "blocks")
+    assert (step.held_back, step.preemption_shortfalls) == (None, [])
 
 
-def test_a_preemption_says_what_the_one_that_asked_was_short_of() -> None:
+def test_a_refusal_for_the_gate() -> None:
+    """The budget leaves the second 4 tokens, for which a block is there, but not 3 for all of them."""
+    world = make_world(blocks=6, max_num_batched_tokens=13)
+    world.submit(make_request(0, own=9), make_request(1, own=12))
+    assert world.decide().refusal_shortfall == Shortfall(3, 2, 0, 1, 3, "gate")
+    without = make_world(blocks=6, max_num_batched_tokens=13, scheduler_reserve_full_isl=False)
+    without.submit(make_request(0, own=9), make_request(1, own=12))
+    assert scheduled(without.decide()) == [(0, 9), (1, 4)]
+
+
+def test_a_refusal_for_the_watermark() -> None:
+    world = make_world(blocks=6, watermark_blocks=1)
+    world.submit(make_request(0, own=9), make_request(1, own=8))
+    assert world.decide().refusal_shortfall == Shortfall(3, 2, 0, 1, 3, "watermark")
+
+
+def test_a_refusal_counts_what_could_be_evicted() -> None:
+    world = make_world(blocks=6)
+    world.submit(make_request(0, own=8, output=1), make_request(1, own=9))
+    world.step()
+    world.submit(make_request(2, own=12))
+    assert world.decide().refusal_shortfall == Shortfall(3, 0, 2, 1, 2, "blocks")
+
+
+def test_alone_a_request_is_never_refused_for_the_watermark() -> None:
+    world = make_world(blocks=4, watermark_blocks=3)
+    world.submit(make_request(0, own=13))
+    assert world.decide().refusal_shortfall == Shortfall(4, 3, 0, 1, 0, "blocks")
+
+
+def test_each_victim_has_the_shortfall_that_cost_it_its_blocks() -> None:
     world = make_world(blocks=4)
-    world.submit(make_request(0, own=4), make_request(1, own=4), make_request(2, own=2))
+    world.submit(make_request(0, own=4), make_request(1, own=4), make_request(2, own=4))
     world.step()
     step = world.decide()
-    # The first takes the block of the third, so the second finds none either and goes itself.
     assert ids(step.preempted) == [2, 1]
-    # Two of twelve slots are empty at first; then the third's block is the first's, with one slot written.
-    assert [(short.need, short.missing, short.slack_bytes) for short in step.preemption_shortfalls] == [
-        (1, 1, 2),
-        (1, 1, 3),
-    ]
+    # First 0 asks; it takes the block of 2. Then 1 asks, when 0 has written one slot of its second block.
+    assert step.preemption_shortfalls == [Shortfall(1, 0, 0, 1, 0, "blocks"), Shortfall(1, 0, 0, 1, 3, "blocks")]
 
 
-@pytest.mark.parametrize(
-    ("options", "cause"),
-    [
-        ({"max_num_seqs": 1}, "max_num_seqs"),
-        ({"max_num_batched_tokens": 4}, "token_budget"),
-        ({"max_num_batched_tokens": 7, "enable_chunked_prefill": False}, "token_budget"),
-        ({}, None),
-    ],
-)
-def test_a_head_that_is_not_even_tried_is_held_back(options: dict[str, Any], cause: str | None) -> None:
-    world = make_world(**options)
-    world.submit(make_request(0, own=4), make_request(1, own=4))
+def test_several_victims_of_one_demand_see_it_shrink() -> None:
+    """The first needs two blocks for its next chunk, and has to take both others' one."""
+    world = make_world(
+        blocks=5, max_num_batched_tokens=16, long_prefill_token_threshold=8, scheduler_reserve_full_isl=False
+    )
+    world.submit(make_request(0, own=16), make_request(1, own=4), make_request(2, own=4))
+    assert world.step() == [(0, 8), (1, 4), (2, 4)]
     step = world.decide()
-    assert (step.held_back, step.refused) == (cause, None)
+    assert (ids(step.preempted), scheduled(step)) == ([2, 1], [(0, 8)])
+    assert step.preemption_shortfalls == [Shortfall(2, 0, 0, 2, 0, "blocks"), Shortfall(2, 0, 1, 1, 0, "blocks")]
 
 
-def test_a_step_that_preempts_holds_the_head_back() -> None:
+def test_a_request_alone_that_outgrows_the_pool_is_short_of_one_block() -> None:
     world = make_world(blocks=3)
-    world.submit(make_request(0, own=4), make_request(1, own=4))
+    world.submit(make_request(0, own=8))
     world.step()
-    assert world.decide().held_back == "preemption"
+    step = world.decide()
+    assert step.preemption_shortfalls == [Shortfall(1, 0, 0, 1, 0, "blocks")]
+    assert (step.held_back, step.refused, step.refusal_shortfall) == ("preemption", None, None)
 
 
-def test_nobody_is_held_back_where_nobody_waits() -> None:
-    world = make_world(max_num_seqs=1)
-    world.submit(make_request(0, own=4))
+@pytest.mark.parametrize("limits", [{"max_num_seqs": 2}, {"max_num_seqs": 3, "max_num_active_seqs": 2}])
+def test_the_head_is_held_back_where_all_seats_are_taken(limits: dict[str, int]) -> None:
+    world = make_world(**limits)
+    world.submit(*(make_request(id, own=4) for id in range(3)))
+    assert [world.decide().held_back, world.decide().held_back] == ["max_num_seqs", "max_num_seqs"]
+
+
+def test_the_head_is_held_back_where_the_tokens_of_the_step_are_used_up() -> None:
+    world = make_world(max_num_batched_tokens=8)
+    world.submit(make_request(0, own=9), make_request(1, own=4))
+    step = world.decide()
+    assert (scheduled(step), step.held_back, step.refused) == ([(0, 8)], "token_budget", None)
+    world.complete(step)
     assert world.decide().held_back is None
 
 
-# invariants
+def test_with_chunked_prefill_off_the_head_is_held_back_by_a_budget_too_small_for_it() -> None:
+    world = make_world(enable_chunked_prefill=False, max_num_batched_tokens=10)
+    world.submit(make_request(0, own=6), make_request(1, own=5))
+    step = world.decide()
+    assert (scheduled(step), step.held_back, step.refused) == ([(0, 6)], "token_budget", None)
+    # Memory is not even asked.
+    tight = make_world(blocks=3, enable_chunked_prefill=False, max_num_batched_tokens=10)
+    tight.submit(make_request(0, own=6), make_request(1, own=5))
+    assert tight.decide().held_back == "token_budget"
 
 
-def test_what_a_request_holds_is_what_it_has_computed() -> None:
-    world = make_world()
-    world.submit(make_request(0, own=8))
-    world.decide()
-    world.states[0].num_computed_tokens = 7
-    with pytest.raises(InvariantError, match="invariant 11 does not hold"):
-        check_invariants(world.scheduler)
+def test_a_step_that_preempts_holds_the_head_back() -> None:
+    world = make_world(blocks=5)
+    world.submit(make_request(0, own=4), make_request(1, own=12, output=9))
+    world.step()
+    step = world.decide()
+    assert (ids(step.preempted), step.held_back, step.refused) == ([1], "preemption", None)
 
 
-def test_nobody_runs_and_waits() -> None:
-    world = make_world()
-    world.submit(make_request(0, own=8))
-    world.decide()
-    world.scheduler.waiting.submit(world.states[0])
-    with pytest.raises(InvariantError, match="invariant 12 does not hold"):
-        check_invariants(world.scheduler)
+def test_of_seats_and_tokens_the_seats_are_named() -> None:
+    world = make_world(max_num_seqs=1, max_num_batched_tokens=4)
+    world.submit(make_request(0, own=4), make_request(1, own=4))
+    assert world.decide().held_back == "max_num_seqs"
 
 
-@pytest.mark.parametrize("num_tokens", [7, 18])
-def test_what_is_computed_is_known_and_the_end_is_not_passed(num_tokens: int) -> None:
-    world = make_world()
-    world.submit(make_request(0, own=8, output=10))
-    world.decide()
-    world.states[0].num_tokens = num_tokens
-    with pytest.raises(InvariantError, match="invariant 13 does not hold"):
-        check_invariants(world.scheduler)
+def test_nobody_is_held_back_where_nobody_waits() -> None:
+    world = make_world(max_num_seqs=1, max_num_batched_tokens=4)
+    world.submit(make_request(0, own=4))
+    assert world.decide().held_back is None
 
 
 # departures
@@ -602,7 +621,7 @@ def test_an_aborted_request_that_runs_gives_its_blocks_back() -> None:
     world.submit(make_request(0, own=8), make_request(1, own=8))
     world.step()
     world.scheduler.abort(world.states[0])
-    check_invariants(world.scheduler)
+    world.allocator.check()
     assert (world.running, world.free) == ([1], 3)
 
 
@@ -635,6 +654,13 @@ def test_the_one_token_that_is_lacking_is_a_decode_also_at_the_end_of_a_prompt()
     assert (step.decode_seqs, step.prefill_tokens, step.context_tokens) == (1, 0, 5)
 
 
+def test_a_hit_is_context_but_not_work() -> None:
+    world = make_world()
+    world.submit(make_request(0, shared=8, own=4), make_request(1, shared=8, own=4))
+    step = world.decide()
+    assert (step.prefill_tokens, step.context_tokens) == (12 + 4, 12 + 12)
+
+
 def test_a_chunk_of_one_token_in_the_middle_of_a_prompt_is_prefill() -> None:
     world = make_world(max_num_batched_tokens=1)
     world.submit(make_request(0, own=3))
@@ -646,8 +672,44 @@ def test_a_chunk_of_one_token_in_the_middle_of_a_prompt_is_prefill() -> None:
     assert work == [(1, 0), (1, 0), (0, 1), (0, 1)]
 
 
-def test_a_hit_is_context_but_not_work() -> None:
+def test_a_victim_taken_again_before_it_has_caught_up_recomputes_from_its_farthest_point() -> None:
+    """4 usable blocks and chunks of a block. The second has computed 8 tokens when it is first preempted, and comes
+    back twice for a block before it can have three.
+    """
+    world = make_world(blocks=5, prefix_sharing=False, long_prefill_token_threshold=4, scheduler_reserve_full_isl=False)
+    world.submit(make_request(0, own=4, output=10), make_request(1, own=4, output=9))
+    recomputed = []
+    for _ in range(11):
+        world.step()
+        recomputed.append(world.states[1].num_recomputed_tokens)
+    assert recomputed == [0, 0, 0, 0, 0, 0, 4, 4, 8, 8, 16]
+    assert (world.states[1].num_preemptions, world.states[1].high_water_tokens) == (3, 8)
+    assert world.states[1].num_tokens == 4 + 5 + 1
+
+
+def test_what_a_request_holds_is_what_it_has_computed() -> None:
     world = make_world()
-    world.submit(make_request(0, shared=8, own=4), make_request(1, shared=8, own=4))
-    step = world.decide()
-    assert (step.prefill_tokens, step.context_tokens) == (12 + 4, 12 + 12)
+    world.submit(make_request(0, own=8))
+    world.decide()
+    world.states[0].num_computed_tokens = 7
+    with pytest.raises(InvariantError, match="invariant 11 does not hold"):
+        check_invariants(world.scheduler)
+
+
+def test_nobody_runs_and_waits() -> None:
+    world = make_world()
+    world.submit(make_request(0, own=8))
+    world.decide()
+    world.scheduler.waiting.submit(world.states[0])
+    with pytest.raises(InvariantError, match="invariant 12 does not hold"):
+        check_invariants(world.scheduler)
+
+
+@pytest.mark.parametrize("num_tokens", [7, 18])
+def test_what_is_computed_is_known_and_the_end_is_not_passed(num_tokens: int) -> None:
+    world = make_world()
+    world.submit(make_request(0, own=8, output=10))
+    world.decide()
+    world.states[0].num_tokens = num_tokens
+    with pytest.raises(InvariantError, match="invariant 13 does not hold"):
+        check_invariants(world.scheduler)

@@ -12,7 +12,7 @@ from kvsim.engine.latency import LatencyModel
 from kvsim.engine.recorder import RequestRecord
 from kvsim.engine.scheduler import Sampled, Step
 from kvsim.engine.simulation import FollowUps, Simulation
-from kvsim.memory.allocator import Occupancy
+from kvsim.memory.allocator import Occupancy, Shortfall
 from kvsim.memory.paged import PagedAllocator
 from kvsim.workload.request import Request
 from tests.makers import make_request
@@ -477,6 +477,28 @@ def test_refusals_are_counted_per_step_and_blocked_from_each_to_the_next_decisio
     record = run[1]
     assert (record.refusals, record.blocked_ns, record.admitted_ns) == (2, 20, 30)
     assert run.recorder.events["refused"].tolist() == [0, 0, 1, 1, 0, 0]
+
+
+def test_refusals_in_a_row_are_one_row_of_pressure_until_the_cause_changes() -> None:
+    """The last needs 3 of 4 blocks and one to spare. 1 is free until the first leaves at 20, then 3, then 2 when the
+    other takes its second block at 40; that one leaves at 90.
+    """
+    run = make_run(
+        make_request(0, own=5, output=2),
+        make_request(1, own=1, output=9),
+        make_request(2, own=9, output=1, arrival=1),
+        blocks=5,
+        watermark_blocks=1,
+    )
+    rows = [(row.time_ns, row.event, row.request_id, row.cause, row.steps) for row in run.recorder.pressure]
+    assert rows == [
+        (10, "refused", 2, "blocks", 1),
+        (20, "refused", 2, "watermark", 2),
+        (40, "refused", 2, "blocks", 5),
+    ]
+    assert run.recorder.pressure[0].shortfall == Shortfall(4, 1, 0, 3, 8 - 6 + 4 - 2, "blocks")
+    assert run.recorder.pressure[1].shortfall == Shortfall(4, 2, 1, 1, 1, "watermark")
+    assert (run[2].refusal_causes, run[2].admitted_ns) == ({"blocks": 6, "watermark": 2}, 90)
 
 
 def test_waiting_behind_a_blocked_head_is_not_being_refused() -> None:

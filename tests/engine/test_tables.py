@@ -1,6 +1,6 @@
 import polars as pl
 
-from kvsim.engine.recorder import EVENTS, Recorder
+from kvsim.engine.recorder import EVENTS, Pressure, Recorder
 from kvsim.engine.scheduler import Step
 from kvsim.engine.state import RequestState
 from kvsim.engine.tables import (
@@ -83,6 +83,35 @@ def test_requests_stand_in_order_of_arrival_and_unknown_times_are_null() -> None
     assert frame["admitted_ns"].to_list() == [None, 4]
     assert frame["ended_ns"].to_list() == [1, None]
     assert frame["hit_tokens"].to_list() == [0, 16]
+
+
+def test_a_request_is_told_the_cause_that_refused_it_most_often_and_of_equals_the_first() -> None:
+    recorder = Recorder()
+    causes = [{}, {"gate": 1}, {"gate": 1, "blocks": 2}, {"watermark": 2, "gate": 2, "blocks": 1}]
+    for id, counts in enumerate(causes):
+        recorder.arrived(make_request(id, own=4))
+        recorder.records[id].refusal_causes = counts
+    assert requests_frame(recorder)["refusal_cause"].to_list() == [None, "gate", "blocks", "watermark"]
+
+
+def test_pressure_keeps_its_order_and_says_need_blank_evictable_and_missing() -> None:
+    recorder = Recorder()
+    recorder.pressure = [
+        Pressure(5, "preempted", 3, "blocks", 1, Shortfall(7, 2, 1, 4, 2**40, "blocks")),
+        Pressure(5, "refused", 4, "gate", 12, Shortfall(9, 0, 3, 6, 0, "gate")),
+    ]
+    frame = pressure_frame(recorder)
+    assert frame.columns == list(PRESSURE_COLUMNS)
+    assert frame.rows() == [
+        (5, "preempted", 3, "blocks", 1, 7, 2, 1, 4, 2**40),
+        (5, "refused", 4, "gate", 12, 9, 0, 3, 6, 0),
+    ]
+
+
+def test_no_pressure_makes_an_empty_table_with_its_columns() -> None:
+    frame = pressure_frame(Recorder())
+    assert (frame.height, frame.columns) == (0, list(PRESSURE_COLUMNS))
+    assert frame.schema["cause"] == pl.String
 
 
 def test_no_requests_make_an_empty_table_with_its_columns() -> None:

@@ -237,28 +237,34 @@ def test_finding_changes_nothing() -> None:
 
 
 @pytest.mark.parametrize(
-    ("damage", "invariant"),
+    ("damage", "number", "finds"),
     [
-        (lambda pool: pool._blank.append(NULL_BLOCK), 1),
-        (lambda pool: pool._ref_counts.__setitem__(NULL_BLOCK, 1), 1),
-        (lambda pool: pool._ref_counts.__setitem__(7, 1), 2),
-        (lambda pool: pool._blank.remove(7), 2),
-        (lambda pool: pool._blank.append(7), 3),
-        (lambda pool: pool._cached.update({7: None}), 3),
-        (lambda pool: pool._keys.__setitem__(7, 999), 4),
-        (lambda pool: pool._keys.__setitem__(1, None), 4),
-        (lambda pool: pool._first_block.update({999: 6}), 5),
-        (lambda pool: pool._later_blocks.update({101: []}), 5),
+        (lambda pool: pool._blank.append(NULL_BLOCK), 1, "the null block is free"),
+        (lambda pool: pool._cached.update({NULL_BLOCK: None}), 1, "the null block is free"),
+        (lambda pool: pool._ref_counts.__setitem__(NULL_BLOCK, 1), 1, "the null block is referenced"),
+        (lambda pool: pool._ref_counts.__setitem__(7, 1), 2, "block 7 is free and referenced, or neither"),
+        (lambda pool: pool._blank.remove(7), 2, "block 7 is free and referenced, or neither"),
+        (lambda pool: pool._cached.clear(), 2, "block 1 is free and referenced, or neither"),
+        (lambda pool: pool._blank.append(7), 3, "a block is in the free queue twice"),
+        (lambda pool: pool._cached.update({7: None}), 3, "a block is in the free queue twice"),
+        (lambda pool: pool._keys.__setitem__(7, 999), 4, "blank block 7 has a key"),
+        (lambda pool: pool._keys.__setitem__(1, None), 4, "cached block 1 has no key"),
+        (lambda pool: pool._first_block.update({999: 6}), 5, "keys are not listed under their blocks"),
+        (lambda pool: pool._first_block.clear(), 5, "keys are not listed under their blocks"),
+        (lambda pool: pool._keys.__setitem__(1, 999), 5, "keys are not listed under their blocks"),
+        (lambda pool: pool._later_blocks.update({101: [6]}), 5, "keys are not listed under their blocks"),
+        (lambda pool: pool._later_blocks.update({101: []}), 5, "key 101 has later blocks only, or an empty list"),
+        (lambda pool: pool._later_blocks.update({999: [6]}), 5, "key 999 has later blocks only, or an empty list"),
     ],
-    ids=range(10),
 )
-def test_check_names_the_invariant_that_is_broken(damage: Callable[[BlockPool], object], invariant: int) -> None:
+def test_check_finds_damage(damage: Callable[[BlockPool], object], number: int, finds: str) -> None:
     pool = make_pool()
     pool.release(take_published(pool, [101]))
     pool.check()
     damage(pool)
-    with pytest.raises(InvariantError, match=f"invariant {invariant} does not hold"):
+    with pytest.raises(InvariantError, match=f"^invariant {number} does not hold: {finds}$") as caught:
         pool.check()
+    assert caught.value.number == number
 
 
 class PoolAgainstCounts(RuleBasedStateMachine):

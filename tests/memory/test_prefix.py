@@ -67,6 +67,14 @@ def test_different_first_tokens_have_nothing_in_common() -> None:
     assert tree.intern([Span("a", 1, 8)]) == [Piece(2, 8)]
 
 
+def test_contents_that_leave_different_nodes_at_one_depth_with_one_token_do_not_share_a_node() -> None:
+    """Equal blocks behind different ones have different keys."""
+    after_a, after_b = [Span("a", 0, 4), user(1, 4)], [Span("b", 0, 4), user(1, 4)]
+    tree = make_tree([Span("a", 0, 8)], [Span("b", 0, 8)], after_a)
+    assert tree.intern(after_b) == [Piece(1, 4), Piece(3, 8)]
+    assert keys_of(tree, after_a, 4)[1] != keys_of(tree, after_b, 4)[1]
+
+
 def test_an_empty_content_has_no_pieces() -> None:
     assert make_tree([SYSTEM]).intern([]) == []
 

@@ -89,7 +89,7 @@ def test_unknown_words_are_refused():
 @pytest.mark.parametrize("option", ["block_size", "tensor_parallel", "pipeline_parallel", "max_num_batched_tokens"])
 @pytest.mark.parametrize("value", [0, -1])
 def test_numbers_below_one_are_refused(option, value):
-    with pytest.raises(ModelError, match=f"{option} must be > 0, got {value}"):
+    with pytest.raises(ModelError, match=f"{option} must be between 1 and 1,000,000,000, got {value}"):
         Deployment(**{option: value})
 
 

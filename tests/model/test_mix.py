@@ -1,3 +1,5 @@
+from fractions import Fraction
+
 import pytest
 
 from kvsim.errors import ModelError
@@ -48,3 +50,10 @@ def test_mix_is_read_as_users_write_it():
 def test_nonsense_is_refused(refused):
     with pytest.raises(ModelError):
         refused()
+
+
+def test_lengths_beyond_the_limit_are_cut_and_that_is_said():
+    mix = mix_of_lengths([100, 900, 5000, 9000]).cut_at(4096)
+    assert mix.mean(lambda num_tokens: num_tokens) == Fraction(100 + 900 + 4096 + 4096, 4)
+    assert mix.origin == "4 given lengths, 50.0% of them cut at 4,096 tokens"
+    assert mix_of_lengths([100]).cut_at(4096) == mix_of_lengths([100])

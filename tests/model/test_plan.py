@@ -96,3 +96,11 @@ def test_other_engines_refuse_what_is_not_described_of_them():
 def test_lengths_below_one_are_refused():
     with pytest.raises(ValueError, match="max_model_len"):
         CacheOptions(0)
+
+
+def test_older_versions_print_tokens_over_length_for_full_attention_alone():
+    """20 blocks of 4 tokens: 80 / 38 where every token is kept, blocks over need where a window drops some."""
+    assert plan(20 * BLOCK, engine="vllm-0.19", max_model_len=38).max_concurrency == 80 / 38
+    windowed = plan(20 * BLOCK, (SLIDING, SLIDING), engine="vllm-0.19", max_model_len=38)
+    # ceil(min(8 - 1 + 5, 38) / 4) + 1 = 4 blocks a request.
+    assert (windowed.kv_cache_size_tokens, windowed.max_concurrency) == (80, 20 / 4)

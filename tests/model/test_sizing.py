@@ -195,11 +195,11 @@ def test_length_comes_from_the_model_unless_given():
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"max_model_len": 0}, "max_model_len must be > 0, got 0"),
-        ({"num_sequences": -1}, "num_sequences must be > 0, got -1"),
-        ({"num_tokens": 0}, "num_tokens must be > 0, got 0"),
+        ({"max_model_len": 0}, "max_model_len must be between 1 and 1,000,000,000,000, got 0"),
+        ({"num_sequences": -1}, "num_sequences must be between 1 and 1,000,000,000,000, got -1"),
+        ({"num_tokens": 0}, "num_tokens must be between 1 and 1,000,000,000,000, got 0"),
         ({"num_tokens": 101}, "num_tokens must not exceed max_model_len, got 101 for 100"),
-        ({"target_concurrency": 0}, "target_concurrency must be > 0, got 0"),
+        ({"target_concurrency": 0}, "target_concurrency must be between 1 and 1,000,000,000,000, got 0"),
     ],
 )
 def test_nonsense_questions_are_refused(options, message):

@@ -23,7 +23,7 @@ def shown(name: str, budget=None, **options: object) -> list[str]:
 def test_both_accountings_stand_side_by_side():
     lines = shown("qwen2.5-32b", max_model_len=8192)
     assert "ideal vLLM 0.32.0" in lines
-    assert "whole requests at once 15 14" in lines
+    assert "whole requests at their largest 15 14" in lines
     assert "longest length 122,880 122,864" in lines
     assert CLAIM in lines
 
@@ -41,7 +41,9 @@ def test_refused_length_says_what_it_misses():
 
 def test_target_and_mix_appear_when_asked():
     lines = shown("qwen2.5-32b", max_model_len=8192, target_concurrency=15, mix=mix_of_mean(1000))
-    assert "of max_model_len 30 GiB 30.00 GiB" in lines
+    # To the byte: the engine's 7,680 blocks and the null block.
+    assert "Budget for 15 requests at once" in lines
+    assert f"of max_model_len {30 * 2**30:,} B {7_681 * 4 * 2**20:,} B" in lines
     assert "Mix: every request at the mean of 1,000 tokens (assumed)" in lines
     assert not any(line.startswith("Mix") for line in shown("qwen2.5-32b"))
 

@@ -1,0 +1,179 @@
+"""Each numbered invariant is broken on the structures of a real engine, and must be the first that is named.
+
+The engine in its third step; blocks have 4 slots:
+
+    id   computed   full attention   window of 5
+     0   has left, its blocks 1, 2 and 5 are shared, block 4 lies cached
+     1         10   1  2  6          0  5  3
+     2         13   1  2  7  9       0  0  8  10
+     3   waits
+"""
+
+import re
+from collections.abc import Callable
+
+import pytest
+
+from kvsim import invariants
+from kvsim.engine.config import EngineConfig
+from kvsim.engine.latency import LatencyModel
+from kvsim.engine.scheduler import Sampled, Scheduler, Step, check_invariants
+from kvsim.engine.simulation import Simulation
+from kvsim.errors import InvariantError
+from kvsim.invariants import hold
+from kvsim.memory.groups import LayerGroup
+from kvsim.memory.paged import PagedAllocator
+from kvsim.memory.pool import NULL_BLOCK, BlockPool
+from kvsim.model.attention import Attention
+from tests.makers import make_request
+
+ONE_NS = LatencyModel(base=1, per_prefill_token=0, per_decode_seq=0, per_context_token=0)
+GROUPS = LayerGroup(Attention(), token_bytes=100), LayerGroup(Attention("sliding_window", 5), token_bytes=50)
+
+
+def make_simulation(
+    on_step: Callable[[int, Step], None] | None = None,
+    on_outputs: Callable[[int, Sampled], None] | None = None,
+    check: bool = True,
+) -> Simulation:
+    return Simulation(
+        EngineConfig(max_model_len=100, max_num_seqs=2, latency=ONE_NS),
+        PagedAllocator(20, 4, True, groups=GROUPS, block_bytes=400, retention_interval=None),
+        [
+            make_request(0, shared=8, own=1, output=1),
+            *(make_request(id, shared=8, own=own, output=6, arrival=1) for id, own in ((1, 1), (2, 4), (3, 9))),
+        ],
+        check=check,
+        on_step=on_step,
+        on_outputs=on_outputs,
+    )
+
+
+def make_engine() -> tuple[Scheduler, PagedAllocator]:
+    simulation = make_simulation()
+    simulation.run(until_ns=3)
+    assert isinstance(simulation.allocator, PagedAllocator)
+    return simulation.scheduler, simulation.allocator
+
+
+def table(memory: PagedAllocator, id: int, group: int) -> list[int]:
+    return memory.holdings[id].tables[group].blocks
+
+
+def change_key(pool: BlockPool, block: int, key: int | None) -> None:
+    """Without a trace in the index that it ever had another."""
+    old = pool._keys[block]
+    assert old is not None
+    del pool._first_block[old]
+    pool._keys[block] = key
+    if key is not None:
+        pool._first_block[key] = block
+
+
+def add(structure: object, name: str, number: int) -> None:
+    setattr(structure, name, getattr(structure, name) + number)
+
+
+Damage = Callable[[Scheduler, PagedAllocator], object]
+
+DAMAGES: list[tuple[int, Damage]] = [
+    (1, lambda engine, memory: memory.pool._blank.insert(0, NULL_BLOCK)),
+    (1, lambda engine, memory: memory.pool._ref_counts.__setitem__(NULL_BLOCK, 1)),
+    (2, lambda engine, memory: memory.pool._blank.remove(19)),
+    (2, lambda engine, memory: memory.pool._ref_counts.__setitem__(19, 1)),
+    (2, lambda engine, memory: memory.pool._ref_counts.__setitem__(6, 0)),
+    (3, lambda engine, memory: memory.pool._blank.insert(0, 19)),
+    (3, lambda engine, memory: memory.pool._blank.insert(0, 4)),
+    (4, lambda engine, memory: memory.pool._keys.__setitem__(19, 999)),
+    (4, lambda engine, memory: memory.pool._keys.__setitem__(4, None)),
+    (5, lambda engine, memory: memory.pool._first_block.update({999: 1})),
+    (5, lambda engine, memory: memory.pool._first_block.pop(memory.pool._keys[1])),
+    (5, lambda engine, memory: memory.pool._later_blocks.update({999: []})),
+    (6, lambda engine, memory: memory.pool._ref_counts.__setitem__(1, 3)),
+    (6, lambda engine, memory: memory.pool._ref_counts.__setitem__(1, 1)),
+    (7, lambda engine, memory: table(memory, 1, 0).append(19)),
+    (7, lambda engine, memory: table(memory, 1, 0).pop()),
+    (7, lambda engine, memory: table(memory, 1, 1).__setitem__(0, 4)),
+    (7, lambda engine, memory: table(memory, 1, 1).__setitem__(1, NULL_BLOCK)),
+    (7, lambda engine, memory: table(memory, 1, 1).__setitem__(2, 6)),
+    (8, lambda engine, memory: change_key(memory.pool, 1, 999)),
+    (8, lambda engine, memory: change_key(memory.pool, 1, None)),
+    (8, lambda engine, memory: change_key(memory.pool, 5, 998)),
+    (9, lambda engine, memory: add(memory, "_live_bytes", 1)),
+    (9, lambda engine, memory: add(memory, "_padding_held", -200)),
+    (10, lambda engine, memory: add(memory, "_logical_bytes", 150)),
+    (10, lambda engine, memory: add(memory, "_window_saving_bytes", -1)),
+    (11, lambda engine, memory: add(engine.running[0], "num_computed_tokens", -1)),
+    (11, lambda engine, memory: engine.running.pop()),
+    (11, lambda engine, memory: engine.running.append(engine.waiting.pop())),
+    (12, lambda engine, memory: engine.waiting.submit(engine.running[0])),
+    (13, lambda engine, memory: add(engine.running[0], "num_tokens", -2)),
+    (13, lambda engine, memory: setattr(engine.running[0], "num_tokens", engine.running[0].stop_tokens)),
+]
+
+
+def test_the_engine_is_as_it_is_drawn() -> None:
+    _engine, memory = make_engine()
+    tables = {id: [table(memory, id, group) for group in (0, 1)] for id in memory.holdings}
+    assert tables == {1: [[1, 2, 6], [0, 5, 3]], 2: [[1, 2, 7, 9], [0, 0, 8, 10]]}
+
+
+def test_every_invariant_is_broken_and_no_other() -> None:
+    listed = re.findall(r"^ *(\d+)  \S", invariants.__doc__ or "", re.MULTILINE)
+    assert [int(number) for number in listed] == sorted({number for number, _damage in DAMAGES})
+
+
+@pytest.mark.parametrize(("number", "damage"), DAMAGES)
+def test_what_is_broken_is_named_first(number: int, damage: Damage) -> None:
+    engine, memory = make_engine()
+    check_invariants(engine)
+    damage(engine, memory)
+    with pytest.raises(InvariantError, match=rf"^invariant {number} does not hold: \S") as caught:
+        check_invariants(engine)
+    assert caught.value.number == number
+
+
+@pytest.mark.parametrize(("number", "damage"), DAMAGES)
+def test_a_run_that_is_checked_ends_where_it_was_damaged(number: int, damage: Damage) -> None:
+    """Damaged right after the decision of the second step, it does not get beyond the end of that step."""
+    ends: list[int] = []
+
+    def on_step(now: int, _step: Step) -> None:
+        if now == 1:
+            assert isinstance(simulation.allocator, PagedAllocator)
+            damage(simulation.scheduler, simulation.allocator)
+
+    simulation = make_simulation(on_step, lambda now, _sampled: ends.append(now))
+    with pytest.raises(InvariantError) as caught:
+        simulation.run()
+    assert (caught.value.number, ends) == (number, [1])
+
+
+def test_a_run_that_is_not_checked_does_not_mind() -> None:
+    simulation = make_simulation(lambda now, _step: add(simulation.allocator, "_window_saving_bytes", 1), check=False)
+    simulation.run()
+    assert {record.outcome for record in simulation.recorder.records.values()} == {"finished"}
+
+
+def test_a_run_is_checked_after_every_decision_and_at_the_end_of_every_step() -> None:
+    seen: list[tuple[str, int]] = []
+    simulation = make_simulation(lambda now, _: seen.append(("decided", now)), lambda now, _: seen.append(("end", now)))
+    recount = simulation.allocator.check
+
+    def check() -> None:
+        seen.append(("checked", simulation.now))
+        recount()
+
+    simulation.allocator.check = check
+    simulation.run(until_ns=3)
+    assert seen == [
+        *(("checked", 0), ("decided", 0), ("checked", 1), ("end", 1)),
+        *(("checked", 1), ("decided", 1), ("checked", 2), ("end", 2)),
+        *(("checked", 2), ("decided", 2)),
+    ]
+
+
+def test_what_holds_is_not_said() -> None:
+    hold(7, True, "never said")
+    with pytest.raises(InvariantError, match=r"^invariant 7 does not hold: said$"):
+        hold(7, False, "said")
