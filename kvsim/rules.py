@@ -54,6 +54,16 @@ def more_than_zero(high: float) -> Rule:
     return check
 
 
+def each(rule: Rule) -> Rule:
+    """Every one of several values keeps the rule."""
+
+    def check(instance: object, attribute: "Attribute[Any]", values: Iterable[Any]) -> None:
+        for value in values:
+            rule(instance, attribute, value)
+
+    return check
+
+
 def not_blank(_instance: object, attribute: "Attribute[Any]", value: str) -> None:
     if not value.strip():
         raise ValueError(f"{attribute.name} must not be empty")

@@ -1,8 +1,9 @@
 """The simpy processes: requests arrive, the engine steps, some give up waiting.
 
 What happens first at equal times: time-outs, then arrivals, then the end of a step: its outputs, the requests
-whose clients have hung up, the decision of the next step. So a request that arrives exactly at a step boundary is
-seen by the step that begins there, and one that has waited exactly its time-out is gone.
+whose clients have hung up, what arrives because those have ended, the decision of the next step. So a request that
+arrives exactly at a step boundary is seen by the step that begins there, and one that has waited exactly its time-out
+is gone.
 """
 
 from collections import deque
@@ -28,6 +29,10 @@ preempt itself: it would do so for ever (rule 15, gate off)."""
 
 Process = Generator[simpy.Event, Any, None]
 
+FollowUps = Callable[[int, Request, bool], Iterable[Request]]
+"""Asked when a request ends, in whatever way, with the time and whether it got its whole output: the requests that
+come because of it, now or later."""
+
 
 class EngineEvent(simpy.Event):
     """What the engine waits for: it fires after all other events of its instant."""
@@ -39,7 +44,7 @@ class EngineEvent(simpy.Event):
 
 
 class Simulation:
-    """One run over requests that come in order of arrival.
+    """One run over requests that come in order of arrival, and those that `follow_ups` makes when one of them ends.
 
     `check` recounts all invariants after every step. `on_step` sees every step as it is decided and `on_outputs` what
     its end brought, with the time. After `run`, `stalled` says which request blocks the engine for ever and why, or is
@@ -52,6 +57,7 @@ class Simulation:
         allocator: Allocator,
         requests: Iterable[Request],
         *,
+        follow_ups: FollowUps | None = None,
         watermark_blocks: int = 0,
         on_step: Callable[[int, Step], None] | None = None,
         on_outputs: Callable[[int, Sampled], None] | None = None,
@@ -67,6 +73,9 @@ class Simulation:
         self.stalled: str | None = None
         self._env = simpy.Environment()
         self._requests = requests
+        self._follow_ups = follow_ups
+        self._num_arrived = 0
+        self._arriving_now = False
         self._on_step = on_step
         self._on_outputs = on_outputs
         self._check = check
@@ -101,20 +110,37 @@ class Simulation:
 
     def _arrivals(self) -> Process:
         env = self._env
-        for order, request in enumerate(self._requests):
+        for request in self._requests:
             assert request.arrival_ns >= env.now, "requests come in order of arrival"
             if request.arrival_ns > env.now:
                 yield env.timeout(request.arrival_ns - env.now)
-            self._arrive(request, order)
+            self._arrive(request)
 
-    def _arrive(self, request: Request, order: int) -> None:
+    def _follow(self, ended: Request, outcome: Outcome) -> None:
+        """Let come what comes because a request has ended."""
+        if self._follow_ups is None:
+            return
+        for request in self._follow_ups(self.now, ended, outcome == "finished"):
+            assert request.arrival_ns >= self.now, "what follows an end does not come before it"
+            self._arriving_now |= request.arrival_ns == self.now
+            self._env.process(self._arrive_later(request))
+
+    def _arrive_later(self, request: Request) -> Process:
+        if request.arrival_ns > self._env.now:
+            yield self._env.timeout(request.arrival_ns - self._env.now)
+        self._arrive(request)
+
+    def _arrive(self, request: Request) -> None:
         now = self.now
+        order = self._num_arrived
+        self._num_arrived += 1
         if self.config.timeout is not None:
             self._expire(self.config.timeout)
         self.recorder.arrived(request)
         reason = self._why_rejected(request)
         if reason is not None:
             self.recorder.rejected(now, request, reason)
+            self._follow(request, "rejected")
         else:
             state = RequestState(request, order, self.max_model_len)
             self._present[request.id] = state
@@ -151,6 +177,9 @@ class Simulation:
         yield first
         while True:
             self._drop_aborted()
+            if self._arriving_now:
+                yield self._after_arrivals()
+                continue
             if not scheduler.has_requests:
                 yield self._sleep()
                 futile = 0
@@ -178,12 +207,24 @@ class Simulation:
             if sampled.finished or sampled.first_tokens:
                 recorder.step_ended(self.now, sampled)
                 for state in sampled.finished:
-                    del self._present[state.request.id]
+                    self._finish(state)
                 self._observe()
             if self._check:
                 check_invariants(scheduler)
             if self._on_outputs is not None:
                 self._on_outputs(self.now, sampled)
+
+    def _finish(self, state: RequestState) -> None:
+        request = state.request
+        del self._present[request.id]
+        self._follow(request, self.recorder.records[request.id].outcome)
+
+    def _after_arrivals(self) -> EngineEvent:
+        """An event after the arrivals of this instant."""
+        self._arriving_now = False
+        event = EngineEvent(self._env)
+        event.fire()
+        return event
 
     def _sleep(self) -> EngineEvent:
         """An event that an arrival or a departure fires."""
@@ -239,6 +280,7 @@ class Simulation:
         self.recorder.gone(self.now, state, outcome)
         self._observe()
         self._wake_engine()
+        self._follow(state.request, outcome)
 
     def _observe(self) -> None:
         scheduler = self.scheduler

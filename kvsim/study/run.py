@@ -9,10 +9,11 @@ from typing import Any
 from kvsim import __version__
 from kvsim.engine.results import Results
 from kvsim.engine.scheduler import Sampled
-from kvsim.engine.simulation import Simulation
+from kvsim.engine.simulation import FollowUps, Simulation
 from kvsim.engine.tables import pressure_frame, requests_frame, timeline_frame
 from kvsim.errors import ScenarioError
 from kvsim.memory.paged import PagedAllocator
+from kvsim.rules import Contradiction
 from kvsim.study.notes import notes_on_rows
 from kvsim.study.plan import Plan, plan
 from kvsim.study.scenario import Scenario, scenario_dict
@@ -33,10 +34,12 @@ def simulate(scenario: Scenario, *, check: bool = False, on_progress: Progress |
     skipped = SkippedRows()
     memory, shape = scenario.memory, planned.shape
     try:
+        requests, follow_ups = _requests(scenario, skipped)
         simulation = Simulation(
             planned.engine,
             _allocator(scenario, planned),
-            _first_checked(scenario, skipped),
+            requests,
+            follow_ups=follow_ups,
             watermark_blocks=int(memory.watermark * shape.num_blocks),
             on_outputs=_progress_hook(scenario, on_progress),
             check=check,
@@ -75,20 +78,26 @@ def _allocator(scenario: Scenario, planned: Plan) -> PagedAllocator:
     )
 
 
-def _requests(scenario: Scenario, skipped: SkippedRows) -> Iterator[Request]:
+def _requests(scenario: Scenario, skipped: SkippedRows) -> tuple[Iterator[Request], FollowUps | None]:
+    """Those that come by themselves, and what makes those that follow the end of another.
+
+    The first is made already, so that a workload that cannot be used is refused at once.
+    """
     workload = scenario.workload
+    follow_ups: FollowUps | None = None
     if isinstance(workload, Trace):
-        return workload.requests(scenario.base, skipped)
-    return workload.requests(scenario.seed)
-
-
-def _first_checked(scenario: Scenario, skipped: SkippedRows) -> Iterator[Request]:
-    """The requests, the first one made already, so that a workload that cannot be used is refused at once."""
-    requests = _requests(scenario, skipped)
+        requests = workload.requests(scenario.base, skipped)
+    else:
+        try:
+            traffic = workload.traffic(scenario.seed, scenario.base)
+        except Contradiction as error:  # a file does not go with the rest
+            raise ScenarioError(scenario.source, [f"workload: {sentence}" for sentence in error.sentences]) from None
+        requests, follow_ups = iter(traffic), traffic.follow_ups
     first = next(requests, None)
     if first is None:
-        raise ScenarioError(scenario.source, ["workload.duration must last until the first request arrives"])
-    return chain([first], requests)
+        end = "windows" if getattr(workload, "duration", None) is None else "duration"
+        raise ScenarioError(scenario.source, [f"workload.{end} must last until the first request arrives"])
+    return chain([first], requests), follow_ups
 
 
 def _progress_hook(scenario: Scenario, on_progress: Progress | None) -> Callable[[int, Sampled], None] | None:

@@ -13,7 +13,7 @@ from kvsim.errors import ScenarioError
 from kvsim.model.geometry import KVDtype
 from kvsim.rules import BYTES, Consistent, at_least, between, not_blank, shown, token_count
 from kvsim.study.structure import StructureError, TableReader, table_of
-from kvsim.workload.generate import ARRIVALS, LENGTHS, Constant, Gamma, Poisson
+from kvsim.workload.generate import ARRIVALS, DURATIONS, LENGTHS, Arrivals
 from kvsim.workload.traces import Trace
 
 MAX_BLOCKS = 2**24
@@ -27,7 +27,7 @@ MAX_SCENARIO_BYTES = 2**20
 _NOT_IN_FILE = {"in_file": False}
 
 OutputFile = Literal["summary", "timeline", "requests", "pressure", "plot"]
-Workload = Poisson | Gamma | Constant | Trace
+Workload = Arrivals | Trace
 
 WORKLOADS: dict[str, type[Workload]] = {**ARRIVALS, "trace": Trace}
 
@@ -136,7 +136,7 @@ def load_scenario(path: str | Path, overrides: str | Iterable[str] = ()) -> Scen
     for override in [overrides] if isinstance(overrides, str) else overrides:
         _override(table, override)
     try:
-        scenario = TableReader(WORKLOADS, LENGTHS).read(table, Scenario)
+        scenario = TableReader(WORKLOADS, LENGTHS, DURATIONS).read(table, Scenario)
     except StructureError as error:
         raise ScenarioError(str(path), error.problems) from None
     return evolve(scenario, base=path.parent, source=str(path))
@@ -144,7 +144,7 @@ def load_scenario(path: str | Path, overrides: str | Iterable[str] = ()) -> Scen
 
 def scenario_dict(scenario: Scenario) -> dict[str, Any]:
     """The scenario as the tables of its file, with defaults filled in; sizes in bytes, times in nanoseconds."""
-    return table_of(scenario, WORKLOADS, LENGTHS)
+    return table_of(scenario, WORKLOADS, LENGTHS, DURATIONS)
 
 
 def _read_toml(path: Path) -> dict[str, Any]:

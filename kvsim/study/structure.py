@@ -12,7 +12,7 @@ from typing import Any, Literal, TypeVar, get_args, get_origin
 
 import attrs
 from cattrs import ClassValidationError, Converter, IterableValidationError
-from cattrs.errors import ForbiddenExtraKeysError
+from cattrs.errors import ForbiddenExtraKeysError, IterableValidationNote
 from cattrs.gen import make_dict_structure_fn, override
 
 from kvsim.rules import Consistent, Contradiction, shown
@@ -24,6 +24,9 @@ Kinds = Mapping[str, type[Any]]
 """What the `kind` key of a table may say, and the class it then stands for."""
 
 _LARGEST_NUMBER = 1e300
+
+_MOST_ITEMS = 5
+"""Of the wrong items of one list, so many are named."""
 
 _PARSERS = {"bytes": parse_bytes, "ns": parse_duration_ns}
 
@@ -121,7 +124,16 @@ class TableReader:
         if not isinstance(value, list):
             raise ValueError(f"must be a list, got {shown(value)}")
         item_type = get_args(type_)[0]
-        return tuple(self._converter.structure(item, item_type) for item in value)
+        items, errors = [], []
+        for index, item in enumerate(value):
+            try:
+                items.append(self._converter.structure(item, item_type))
+            except Exception as error:
+                error.add_note(IterableValidationNote("", index, item_type))
+                errors.append(error)
+        if errors:
+            raise IterableValidationError("a list", errors[:_MOST_ITEMS], type_)
+        return tuple(items)
 
 
 def _is_complete(error: ClassValidationError) -> bool:
@@ -157,10 +169,14 @@ def table_of(instance: Any, *kinds: Kinds) -> dict[str, Any]:
         value = getattr(instance, attribute.name)
         if value is None or not attribute.metadata.get("in_file", True):
             continue
-        if attrs.has(type(value)):
-            value = table_of(value, *kinds)
-        table[attribute.name] = list(value) if isinstance(value, tuple) else value
+        table[attribute.name] = _value_of(value, *kinds)
     return table
+
+
+def _value_of(value: Any, *kinds: Kinds) -> Any:
+    if attrs.has(type(value)):
+        return table_of(value, *kinds)
+    return [_value_of(item, *kinds) for item in value] if isinstance(value, tuple) else value
 
 
 def _is_a(origin: Any) -> Callable[[Any], bool]:
@@ -214,15 +230,16 @@ def _problems(error: ClassValidationError | IterableValidationError, path: str) 
     for inner in error.exceptions:
         notes = getattr(inner, "__notes__", [])
         name = next((note.name for note in notes if hasattr(note, "name")), None)
+        index = next((note.index for note in notes if isinstance(note, IterableValidationNote)), None)
         where = ".".join(part for part in (path, name) if part)
         if isinstance(inner, ClassValidationError | IterableValidationError):
-            problems += _problems(inner, where)
+            problems += _problems(inner, where if index is None else f"{where}[{index}]")
         elif isinstance(inner, ForbiddenExtraKeysError):
             problems += [_unknown_key(key, inner.cl, where) for key in sorted(inner.extra_fields)]
         elif isinstance(inner, KeyError):
             problems.append(f"{where} is missing")
-        elif name is not None:
-            problems.append(f"{where} {str(inner).removeprefix(name + ' ')}")
+        elif name is not None or index is not None:
+            problems.append(f"{where} {str(inner).removeprefix(f'{name} ')}")
         else:
             sentences = inner.sentences if isinstance(inner, Contradiction) else [str(inner)]
             problems += [f"{where}: {sentence}" if where else sentence for sentence in sentences]

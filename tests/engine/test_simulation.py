@@ -3,6 +3,7 @@
 from typing import Any
 
 import pytest
+from attrs import evolve
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -10,7 +11,7 @@ from kvsim.engine.config import EngineConfig
 from kvsim.engine.latency import LatencyModel
 from kvsim.engine.recorder import RequestRecord
 from kvsim.engine.scheduler import Sampled, Step
-from kvsim.engine.simulation import Simulation
+from kvsim.engine.simulation import FollowUps, Simulation
 from kvsim.memory.allocator import Occupancy, Shortfall
 from kvsim.memory.paged import PagedAllocator
 from kvsim.workload.request import Request
@@ -30,6 +31,7 @@ class Run:
         watermark_blocks: int = 0,
         latency: LatencyModel = TEN_NS,
         until_ns: int | None = None,
+        follow_ups: FollowUps | None = None,
         **config: Any,
     ) -> None:
         self.allocator = PagedAllocator(blocks, 4, prefix_sharing)
@@ -39,6 +41,7 @@ class Run:
             EngineConfig(**{"max_model_len": 1000, "latency": latency, **config}),
             self.allocator,
             requests,
+            follow_ups=follow_ups,
             watermark_blocks=watermark_blocks,
             on_step=self.on_step,
             on_outputs=self.on_outputs,
@@ -531,6 +534,72 @@ requests = st.lists(
     ),
     max_size=10,
 )
+
+
+# requests that follow the end of another
+
+
+class Chain:
+    """Requests that each follow the end of the one before; remembers what it was told."""
+
+    def __init__(self, *requests: Request, wait_ns: int = 0) -> None:
+        self.requests = list(requests)
+        self.wait_ns = wait_ns
+        self.told: list[tuple[int, int, bool]] = []
+
+    def __call__(self, now: int, ended: Request, complete: bool) -> list[Request]:
+        self.told.append((now, ended.id, complete))
+        return [evolve(self.requests.pop(0), arrival_ns=now + self.wait_ns)] if self.requests else []
+
+
+def test_what_follows_at_once_is_seen_by_the_step_that_begins_there() -> None:
+    chain = Chain(make_request(2, own=3, output=1))
+    run = make_run(make_request(0, own=5, output=1), make_request(1, own=4, output=3), follow_ups=chain)
+    assert run.steps == [(0, [(0, 5), (1, 4)]), (10, [(1, 1), (2, 3)]), (20, [(1, 1)])]
+    assert chain.told == [(10, 0, True), (20, 2, True), (30, 1, True)]
+
+
+def test_what_follows_later_arrives_then() -> None:
+    run = make_run(
+        make_request(0, own=5, output=1), follow_ups=Chain(make_request(1, own=3, output=1), wait_ns=7), timeout=100
+    )
+    assert run.steps == [(0, [(0, 5)]), (17, [(1, 3)])]
+    assert run[1].request.arrival_ns == 17
+
+
+def test_a_follow_up_arrives_before_the_end_of_a_step_of_its_time() -> None:
+    """At 20 the step of request 1 ends; what follows request 0, which ended at 10, arrives at 20 too."""
+    run = make_run(
+        make_request(0, own=5, output=1),
+        make_request(1, own=4, output=3),
+        follow_ups=Chain(make_request(2, own=3, output=1), wait_ns=10),
+    )
+    assert run.steps == [(0, [(0, 5), (1, 4)]), (10, [(1, 1)]), (20, [(1, 1), (2, 3)])]
+
+
+def test_every_way_to_end_is_told_once() -> None:
+    chain = Chain()
+    run = make_run(
+        make_request(0, own=5, output=9),
+        make_request(1, own=50, output=1),
+        make_request(2, own=5, output=1),
+        make_request(3, own=5, output=1, abort=25),
+        make_request(4, own=5, output=30, arrival=60),
+        follow_ups=chain,
+        max_num_seqs=1,
+        max_model_len=20,
+        timeout=40,
+    )
+    assert run.outcomes() == {0: "finished", 1: "rejected", 2: "timed_out", 3: "aborted", 4: "cut"}
+    assert chain.told == [(0, 1, False), (30, 3, False), (40, 2, False), (90, 0, True), (240, 4, False)]
+
+
+def test_a_chain_of_rejections_ends_where_its_requests_do() -> None:
+    chain = Chain(*(make_request(id, own=50) for id in range(1, 3000)))
+    run = make_run(make_request(0, own=50), follow_ups=chain, max_model_len=20)
+    assert set(run.outcomes().values()) == {"rejected"}
+    assert [id for _now, id, _complete in chain.told] == list(range(3000))
+    assert run.end_ns == 0
 
 
 @given(

@@ -363,6 +363,23 @@ def test_conservation_over_random_scenarios(
     check_conservation(results)
 
 
+def test_files_of_a_workload_lie_beside_the_scenario(tmp_path: Path) -> None:
+    (tmp_path / "lengths.json").write_text('{"7": 1, "9": 3}')
+    results = run(tmp_path, "workload.prompt={kind='empirical',path='lengths.json'}")
+    assert set(results.requests["prompt_tokens"]) == {7, 9}
+    with pytest.raises(TraceError, match="is not a file"):
+        run(tmp_path, "workload.prompt={kind='empirical',path='none.json'}")
+    (tmp_path / "lengths.json").write_text('{"70000": 1}')
+    turns = "workload.sessions={turns={kind='empirical',path='lengths.json'}}"
+    assert refusal(tmp_path, turns) == "workload: turns must be at most 10,000, got up to 70,000: set its max"
+
+
+def test_windows_without_a_request_are_refused(tmp_path: Path) -> None:
+    lengths = "prompt={kind='fixed',value=1},output={kind='fixed',value=1}"
+    windows = f"workload={{kind='windows',windows=[{{duration='1 ns',rate=1}}],{lengths}}}"
+    assert refusal(tmp_path, windows) == "workload.windows must last until the first request arrives"
+
+
 REPLAYS = {
     "azure_24000": ("azure2023/AzureLLMInferenceTrace_conv.csv", "azure", 16, 24_000, 19_366),
     "azure_2000": ("azure2023/AzureLLMInferenceTrace_conv.csv", "azure", 16, 2_000, 19_366),

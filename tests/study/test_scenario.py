@@ -109,7 +109,7 @@ def test_all_problems_are_reported_at_once(tmp_path: Path) -> None:
         "workload.prompt.max must be a whole number, got 'x'",
         "workload.output: max must be >= min = 900, got 20",
         "workload.rate must be > 0 and at most 1,000,000, got -1.0",
-        "workload.cv: unknown key (known: prompt, output, prefixes, priority, num_requests, duration, rate)",
+        "workload.cv: unknown key (known: prompt, output, pairs, correlation, prefixes, templates, documents, sessions, agents, priority, num_requests, duration, rate)",
         "engine.policy must be one of fcfs, priority, got 'fcsf'",
     ]
 
@@ -130,10 +130,13 @@ def test_all_problems_are_reported_at_once(tmp_path: Path) -> None:
         ("memory.watermark=1.5", "memory.watermark must be between 0 and 1, got 1.5"),
         ("memory.watermark=nan", "memory.watermark must be a number, got nan"),
         ("memory=3", "memory must be a table, got 3"),
-        ("workload.kind=", "workload needs a kind: one of poisson, gamma, constant, trace"),
+        (
+            "workload.kind=",
+            "workload needs a kind: one of poisson, gamma, weibull, constant, onoff, windows, closed, trace",
+        ),
         (
             "workload.kind=weird",
-            "workload must have a kind that is one of poisson, gamma, constant, trace, got 'weird'",
+            "workload must have a kind that is one of poisson, gamma, weibull, constant, onoff, windows, closed, trace, got 'weird'",
         ),
         ("workload.rate=", "workload.rate is missing"),
         ("workload.rate=inf", "workload.rate must be a number, got inf"),
@@ -143,7 +146,7 @@ def test_all_problems_are_reported_at_once(tmp_path: Path) -> None:
         ("workload.prompt=7", "workload.prompt must be a table with a kind, got 7"),
         (
             "workload.prompt.kind=normal",
-            "workload.prompt must have a kind that is one of fixed, uniform, lognormal, got 'normal'",
+            "workload.prompt must have a kind that is one of fixed, uniform, lognormal, gamma, zipf, empirical, got 'normal'",
         ),
         ("workload.prompt.min=0", "workload.prompt.min must be between 1 and 1,000,000,000, got 0"),
         (
@@ -151,6 +154,59 @@ def test_all_problems_are_reported_at_once(tmp_path: Path) -> None:
             "workload.prompt: two of mean, p50 and sigma must be given, and not the third",
         ),
         ("workload.prompt={kind='lognormal',mean=9,p50=12}", "workload.prompt: mean must be >= p50 = 12.0, got 9.0"),
+        ("workload.prompt=", "workload: prompt is missing: prompt and output, or else pairs, must be given"),
+        (
+            "workload.pairs={values=[[1,2]]}",
+            "workload: pairs and prompt, output contradict each other: give one or the other",
+        ),
+        ("workload.correlation=1.1", "workload.correlation must be between -1 and 1, got 1.1"),
+        (
+            "workload.prompt={kind='empirical',values=[3,0]}",
+            "workload.prompt.values must be between 1 and 1,000,000,000, got 0",
+        ),
+        ("workload.prompt={kind='empirical',values=[3,'x']}", "workload.prompt.values must be a whole number, got 'x'"),
+        ("workload.prompt={kind='empirical'}", "workload.prompt: one of values and path must be given, and not both"),
+        (
+            "workload={kind='weibull',rate=1,num_requests=1,prompt={kind='fixed',value=1},output={kind='fixed',value=1}}",
+            "workload: one of cv and shape must be given, and not both",
+        ),
+        (
+            "workload={kind='windows',windows=[{duration='1 s',rate=1},{duration='1 s',rate=-1}],prompt={kind='fixed',value=1},output={kind='fixed',value=1}}",
+            "workload.windows[1].rate must be between 0 and 1,000,000, got -1.0",
+        ),
+        (
+            "workload={kind='onoff',rate=1,on='1 s',off=1,num_requests=1,prompt={kind='fixed',value=1},output={kind='fixed',value=1}}",
+            "workload.off must be a time with its unit such as '8 ms' or '40 us', got 1",
+        ),
+        (
+            "workload.sessions={turns={kind='fixed',value=2},think={kind='fixed',value=5}}",
+            "workload.sessions.think.value must be a time with its unit such as '8 ms' or '40 us', got 5",
+        ),
+        (
+            "workload.sessions={turns={kind='fixed',value=20000}}",
+            "workload.sessions: turns must be at most 10,000, got up to 20,000: set its max",
+        ),
+        (
+            "workload.sessions={turns={kind='fixed',value=2},think={kind='weird'}}",
+            "workload.sessions.think must have a kind that is one of fixed, uniform, exponential, lognormal, got 'weird'",
+        ),
+        (
+            "workload.sessions={turns={kind='fixed',value=2},think_from='start'}",
+            "workload.sessions.think_from must be one of end, arrival, got 'start'",
+        ),
+        (
+            "workload.agents={branches={kind='fixed',value=0}}",
+            "workload.agents.branches.value must be between 1 and 1,000,000,000, got 0",
+        ),
+        (
+            "workload.documents={count=3,tokens={kind='fixed',value=9},per_request={kind='fixed',value=4}}",
+            "workload.documents: per_request must be at most 3, got up to 4",
+        ),
+        ("workload.templates={count=3}", "workload.templates.tokens is missing"),
+        (
+            "workload={kind='closed',clients=0,num_requests=1,prompt={kind='fixed',value=1},output={kind='fixed',value=1}}",
+            "workload.clients must be between 1 and 1,000,000, got 0",
+        ),
         ("workload.prefixes={count=0,tokens=5}", "workload.prefixes.count must be between 1 and 1,000,000, got 0"),
         ("engine.max_num_seqs=0", "engine.max_num_seqs must be >= 1, got 0"),
         ("engine.timeout=30", "engine.timeout must be a time with its unit such as '8 ms' or '40 us', got 30"),
@@ -238,3 +294,22 @@ def test_rules_hold_from_python_too(tmp_path: Path) -> None:
         Uniform(5, 4)
     with pytest.raises(ValueError, match="two of mean, p50 and sigma"):
         Lognormal(mean=5.0)
+
+
+def test_tables_of_every_depth_come_back(tmp_path: Path) -> None:
+    path = write_scenario(tmp_path)
+    override = (
+        "workload={kind='windows',windows=[{duration='1 s',rate=3.0}],pairs={values=[[3,4]],weights=[2]},"
+        "sessions={turns={kind='fixed',value=2},think={kind='exponential',mean='1 s'}}}"
+    )
+    assert scenario_dict(load_scenario(path, override))["workload"] == {
+        "kind": "windows",
+        "windows": [{"duration": 10**9, "rate": 3.0, "cv": 1.0, "distribution": "gamma"}],
+        "repeat": False,
+        "pairs": {"values": [[3, 4]], "weights": [2.0]},
+        "sessions": {
+            "turns": {"kind": "fixed", "value": 2},
+            "think": {"kind": "exponential", "mean": 10**9},
+            "think_from": "end",
+        },
+    }

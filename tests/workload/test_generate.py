@@ -10,7 +10,6 @@ import pytest
 from attrs import evolve
 
 from kvsim.rules import Contradiction
-from kvsim.workload import generate
 from kvsim.workload.generate import (
     ARRIVALS,
     LENGTHS,
@@ -24,6 +23,7 @@ from kvsim.workload.generate import (
     SharedPrefixes,
     Uniform,
     random_stream,
+    streams,
 )
 from kvsim.workload.request import Request, Span
 
@@ -193,7 +193,7 @@ def test_gaps_may_be_longer_than_64_bits_of_nanoseconds() -> None:
 
 
 def test_arrivals_are_named_after_their_process() -> None:
-    assert {"poisson": Poisson, "gamma": Gamma, "constant": Constant} == ARRIVALS
+    assert {name: cls.__name__.lower() for name, cls in ARRIVALS.items()} == {name: name for name in ARRIVALS}
 
 
 def test_arrivals_do_not_go_back() -> None:
@@ -302,7 +302,7 @@ def test_requests_do_not_depend_on_how_many_are_drawn_at_a_time(chunk: int, monk
     workload = make_workload(prompt=Lognormal(mean=1150, p50=1020), prefixes=SharedPrefixes(3, 10, 1.1))
     gamma = Gamma(rate=4.0, cv=2.0, num_requests=200, prompt=Uniform(1, 9), output=Uniform(1, 10**9))
     before = list(workload.requests(1)), list(gamma.requests(1))
-    monkeypatch.setattr(generate, "_CHUNK", chunk)
+    monkeypatch.setattr(streams, "_CHUNK", chunk)
     assert (list(workload.requests(1)), list(gamma.requests(1))) == before
 
 
