@@ -10,9 +10,15 @@ from kvsim.console import print_json, print_page
 if TYPE_CHECKING:
     from kvsim.study.hits import Order
     from kvsim.study.hits_table import TokenSize
+    from kvsim.study.trace_file import TraceFile
 
 TraceArgument = Annotated[Path, typer.Argument(help="Trace file, plain or gzip.")]
 FormatOption = Annotated[str | None, typer.Option(help="Format of the trace; recognised if not given.")]
+
+BlockTokensOption = Annotated[
+    int | None, typer.Option(min=1, help="Tokens that an id of the trace stands for; seen from the file if not given.")
+]
+TokenizerOption = Annotated[Path | None, typer.Option(help="The tokenizer.json for a trace of texts.")]
 
 JsonOption = Annotated[bool, typer.Option("--json", help="Print the figures as JSON, and nothing else.")]
 
@@ -38,6 +44,8 @@ def hits(
     ] = None,
     order: Annotated[str, typer.Option(help="head: LRU of single blocks; tail: heads are evicted last.")] = "head",
     format: FormatOption = None,
+    block_tokens: BlockTokensOption = None,
+    tokenizer: TokenizerOption = None,
     limit: Annotated[int | None, typer.Option(min=1, help="Only so many requests from the start.")] = None,
     model: Annotated[str | None, typer.Option(help="Catalogue name or config.json, to count in bytes.")] = None,
     kv_dtype: Annotated[str, typer.Option(help="Number format of the model's cache.")] = "bf16",
@@ -58,11 +66,10 @@ def hits(
 
     from kvsim.study.hits import HitCurve, Prompts
     from kvsim.study.hits_table import hits_json, hits_page, read_capacity, save_hits_plot
-    from kvsim.study.trace_file import TraceFile
 
     known_order = _known_order(order)
     token = None if model is None else _token_size(model, kv_dtype, tensor_parallel, pipeline_parallel)
-    file = TraceFile.of(trace, format)
+    file = _trace_file(trace, format, block_tokens, tokenizer)
     file.need_content()
     prompts = Prompts()
     for row in islice(file.rows(), limit):
@@ -82,6 +89,13 @@ def hits(
         print_json(figures[0] if len(figures) == 1 else figures)
     else:
         print_page(hits_page(all_hits, token))
+
+
+def _trace_file(path: Path, format: str | None, block_tokens: int | None, tokenizer: Path | None) -> "TraceFile":
+    from kvsim.study.trace_file import TraceFile
+    from kvsim.workload.traces import Options
+
+    return TraceFile.of(path, format, Options(block_tokens=block_tokens, tokenizer=tokenizer))
 
 
 def _known_order(order: str) -> "Order":
@@ -115,6 +129,8 @@ def info(
         list[int] | None, typer.Option(min=1, help="Sizes at which to count what is shared; repeatable.")
     ] = None,
     format: FormatOption = None,
+    block_tokens: BlockTokensOption = None,
+    tokenizer: TokenizerOption = None,
     plot: Annotated[Path | None, typer.Option(help="Draw lengths, arrivals and sharing here.")] = None,
     json: JsonOption = False,
 ) -> None:
@@ -125,13 +141,12 @@ def info(
     - `kvsim trace info AzureLLMInferenceTrace_conv.csv`
     - `kvsim trace info conversation_trace.jsonl --block-size 16 --block-size 512 --json`
     """
-    from kvsim.study.trace_file import TraceFile
     from kvsim.study.trace_info import BLOCK_SIZES, trace_info
     from kvsim.study.trace_table import info_page, save_info_plot
 
     if format is None and _show_windows(trace, json):
         return
-    found = trace_info(TraceFile.of(trace, format), block_size or BLOCK_SIZES)
+    found = trace_info(_trace_file(trace, format, block_tokens, tokenizer), block_size or BLOCK_SIZES)
     if plot is not None:
         from kvsim.study.files import staged
 
@@ -164,6 +179,8 @@ def convert(
     out: Annotated[Path, typer.Option("--out", "-o", help="File to write; .gz packs Mooncake JSONL.")],
     to: Annotated[str, typer.Option(help="mooncake or parquet.")] = "mooncake",
     format: FormatOption = None,
+    block_tokens: BlockTokensOption = None,
+    tokenizer: TokenizerOption = None,
     out_block_tokens: Annotated[int, typer.Option(help="Tokens that an id of the written file stands for.")] = 512,
     start: Annotated[str, typer.Option(help="Leave out what comes earlier after the first request.")] = "0 s",
     end: Annotated[str | None, typer.Option(help="Leave out what comes then or later.")] = None,
@@ -186,7 +203,6 @@ def convert(
     from kvsim.study.files import staged
     from kvsim.study.trace_convert import Part
     from kvsim.study.trace_convert import convert as convert_trace
-    from kvsim.study.trace_file import TraceFile
     from kvsim.units import parse_duration_ns
 
     try:
@@ -200,7 +216,7 @@ def convert(
         )
     except ValueError as error:
         raise TraceError(str(error)) from None
-    file = TraceFile.of(trace, format)
+    file = _trace_file(trace, format, block_tokens, tokenizer)
     with staged(out.parent) as folder:
         written = convert_trace(file, part, to, folder / out.name, out_block_tokens)
     note = "" if written.has_content else "; no content: nothing in it is shared"
@@ -211,6 +227,8 @@ def convert(
 def fit(
     trace: TraceArgument,
     format: FormatOption = None,
+    block_tokens: BlockTokensOption = None,
+    tokenizer: TokenizerOption = None,
     seed: Annotated[int, typer.Option(min=0, help="Of the requests that are generated to be compared.")] = 0,
     out: Annotated[Path | None, typer.Option("--out", "-o", help="File for the table; else stdout.")] = None,
     json: JsonOption = False,
@@ -225,10 +243,9 @@ def fit(
     import sys
 
     from kvsim.study.files import staged
-    from kvsim.study.trace_file import TraceFile
     from kvsim.study.trace_fit import fit as fit_trace
 
-    fitted = fit_trace(TraceFile.of(trace, format), seed)
+    fitted = fit_trace(_trace_file(trace, format, block_tokens, tokenizer), seed)
     text = fitted.to_toml(trace.name)
     if out is not None:
         with staged(out.parent) as folder:

@@ -89,9 +89,8 @@ def _families(rows: Iterator[Row]) -> "array[int]":
     users: Counter[int] = Counter()
     paths: list[tuple[int, ...] | str] = []
     for row in rows:
-        session = getattr(row, "session", None)
-        if session is not None:
-            paths.append(str(session))
+        if row.session is not None:
+            paths.append(row.session)
             continue
         nodes = tuple(piece.node for piece in tree.intern(row.prompt or ()))
         users.update(nodes)

@@ -3,10 +3,19 @@
 from collections.abc import Iterator
 from pathlib import Path
 
-from attrs import frozen
+from attrs import define, field, frozen
 
 from kvsim.errors import TraceError
-from kvsim.workload.traces import READERS, Row, read_rows
+from kvsim.workload.traces import READERS, Options, Row, read_rows, recognise
+from kvsim.workload.traces.lines import Lines
+from kvsim.workload.traces.readers import rows_of
+
+
+@define
+class BadRows:
+    """How many rows have been passed over so far."""
+
+    count: int = 0
 
 
 @frozen
@@ -15,39 +24,34 @@ class TraceFile:
 
     path: Path
     format: str
+    options: Options = field(factory=Options)
 
     @classmethod
-    def of(cls, path: Path, format: str | None = None) -> "TraceFile":
+    def of(cls, path: Path, format: str | None = None, options: Options | None = None) -> "TraceFile":
         """Raises TraceError where the file cannot be read or its format is not known."""
         if format is None:
-            format = _recognised(path)
+            format = recognise(path)
         if format not in READERS:
             raise TraceError(f"the format of a trace must be one of {', '.join(READERS)}, got {format!r}")
-        return cls(path, format)
+        return cls(path, format, options or Options())
 
     @property
     def has_content(self) -> bool:
         return READERS[self.format].has_content
 
     def rows(self) -> Iterator[Row]:
-        return read_rows(self.path, self.format)
+        """The rows that a replay takes; raises TraceError at the first that it does not."""
+        return read_rows(self.path, self.format, self.options)
+
+    def all_rows(self, bad: BadRows) -> Iterator[Row]:
+        """Rows without tokens too; those that break a rule of the format are passed over and counted in `bad`."""
+        lines = Lines(self.path, skip_bad_rows=True, least_tokens=0)
+        for row in rows_of(READERS[self.format], lines, self.options):
+            bad.count = lines.skipped
+            yield row
+        bad.count = lines.skipped
 
     def need_content(self) -> None:
         """Raises TraceError where the format does not say what prompts contain."""
         if not self.has_content:
             raise TraceError(f"{self.path}: has no content: the format {self.format} does not say what prompts share")
-
-
-def _recognised(path: Path) -> str:
-    """The first format whose reader takes the first row."""
-    try:
-        path.open("rb").close()
-    except OSError as error:
-        raise TraceError(f"{path}: cannot be read: {error.strerror}") from None
-    for format in READERS:
-        try:
-            next(read_rows(path, format), None)
-        except TraceError:
-            continue
-        return format
-    raise TraceError(f"{path}: its format is not recognised; name one of {', '.join(READERS)}")

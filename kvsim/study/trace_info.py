@@ -12,12 +12,12 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-from attrs import asdict, frozen
+from attrs import asdict, evolve, frozen
 
 from kvsim.errors import TraceError
 from kvsim.study.hits import Prompts
 from kvsim.study.reuse import NEVER, Ints
-from kvsim.study.trace_file import TraceFile
+from kvsim.study.trace_file import BadRows, TraceFile
 from kvsim.workload.traces import Row
 
 BLOCK_SIZES = (16, 64, 256, 512)
@@ -122,7 +122,9 @@ def trace_info(trace: TraceFile, block_sizes: Sequence[int] = BLOCK_SIZES) -> Tr
 
     Raises TraceError for a file that cannot be read, or one without requests.
     """
-    return info_of_rows(trace, trace.rows(), block_sizes)
+    bad = BadRows()
+    info = info_of_rows(trace, trace.all_rows(bad), block_sizes)
+    return evolve(info, odd_rows=info.odd_rows | {"a broken rule": bad.count}) if bad.count else info
 
 
 def info_of_rows(
@@ -195,9 +197,8 @@ class _Seen:
             if row.prompt is not None:
                 self.has_content = True
                 self.contents.add(row.prompt)
-            session = getattr(row, "session", None)
-            if session is not None:
-                self.sessions.add(session)
+            if row.session is not None:
+                self.sessions.add(row.session)
 
     def _count_odd(self, what: str, is_so: bool) -> None:
         if is_so:

@@ -1,7 +1,5 @@
 """What sharing could give: exact figures of public traces, and naive caches on small ones."""
 
-import gzip
-import json
 from collections import OrderedDict
 from collections.abc import Iterable
 from itertools import islice
@@ -43,15 +41,7 @@ def first_thousand(shared: Path) -> Path:
 
 @pytest.fixture(scope="module")
 def magagent(shared: Path) -> Prompts:
-    """Read here, as its ids stand for 16 tokens each."""
-    prompts = []
-    with gzip.open(shared / "traces" / "agentic" / "agent_magagent_blk16.jsonl.gz") as lines:
-        for line in lines:
-            row = json.loads(line)
-            left = [row["input_length"] - 16 * index for index in range(len(row["hash_ids"]))]
-            spans = zip(row["hash_ids"], left, strict=True)
-            prompts.append(tuple(Span(block, 0, min(16, tokens)) for block, tokens in spans))
-    return interned(prompts)
+    return from_file(shared / "traces" / "agentic" / "agent_magagent_blk16.jsonl.gz")
 
 
 def blocks(hits: Hits) -> list[int]:

@@ -106,7 +106,7 @@ class Lacking(TraceFile):
     """A trace that says neither when requests came nor how long their outputs were."""
 
     def rows(self) -> Iterator[Row]:
-        yield Row(None, 5, None)  # type: ignore[arg-type]  # as formats have it that lack these
+        yield Row(None, 5, None)
 
 
 def test_what_a_file_to_be_replayed_needs_is_asked_for(tmp_path: Path) -> None:
