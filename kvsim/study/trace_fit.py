@@ -23,6 +23,7 @@ from kvsim.workload.generate import (
     ARRIVALS,
     LENGTHS,
     Constant,
+    Empirical,
     Fixed,
     Gamma,
     Length,
@@ -43,6 +44,10 @@ MOST_GENERATED = 50_000
 _DRAWS = 20_000
 _STARTS_TRIED = 64
 _LEAST_SHARE = 0.001
+_CLOSE = 0.05
+"""A distribution further off than this gives way to the lengths as they were counted."""
+
+_MOST_COUNTED = 200
 
 
 class Likeness(NamedTuple):
@@ -167,7 +172,17 @@ def _fit_lengths(values: Ints, seed: int) -> Length:
         drawn = length.sample(random_stream(seed, "fit"), _DRAWS)
         return _widest_gap(values, drawn) + abs(float(drawn.mean()) / mean - 1)
 
-    return min(candidates, key=distance)
+    closest = min(candidates, key=distance)
+    return closest if distance(closest) < _CLOSE else _counted(values)
+
+
+def _counted(values: Ints) -> Empirical:
+    """The lengths themselves with their counts, or where they are many so many quantiles of them."""
+    lengths, counts = np.unique(values, return_counts=True)
+    if len(lengths) > _MOST_COUNTED:
+        middles = (np.arange(_MOST_COUNTED) + 0.5) / _MOST_COUNTED
+        lengths, counts = np.unique(np.quantile(values, middles, method="nearest"), return_counts=True)
+    return Empirical(values=tuple(lengths.tolist()), weights=tuple(map(float, counts.tolist())))
 
 
 def _widest_gap(values: Ints, others: Ints) -> float:
