@@ -12,7 +12,7 @@ from kvsim.model.deployment import Deployment, place_caches
 from kvsim.model.geometry import ModelGeometry, uniform_geometry
 from kvsim.model.groups import bytes_per_block
 from kvsim.model.plan import KVCachePlan, Worker, lay_out, num_blocks_of
-from kvsim.model.specs import AttentionSpec, MambaSpec
+from kvsim.model.specs import AttentionSpec
 from kvsim.study.notes import notes_on
 from kvsim.study.scenario import MAX_BLOCKS, MAX_POOL_BYTES, Scenario
 from kvsim.units import format_bytes
@@ -96,6 +96,11 @@ def _max_model_len(scenario: Scenario, geometry: ModelGeometry) -> int:
 def _lay_out(scenario: Scenario, geometry: ModelGeometry, max_model_len: int) -> tuple[KVCachePlan, Worker]:
     """The blocks that the engine makes of the memory, and the device that has the fewest."""
     model, memory = scenario.model, scenario.memory
+    for kind in ("recurrent", "cross", "compressed"):
+        if any(cache.kind == kind for cache in geometry.caches()):
+            raise UnsupportedModelError(
+                f"{geometry.name} has {kind} layers, which can be sized but not simulated so far"
+            )
     deployment = Deployment(
         kv_dtype=model.kv_dtype,
         engine=ENGINE_RULES[scenario.engine.rules].sizing,
@@ -124,12 +129,7 @@ def _layer_groups(
     groups = []
     for group in blocks.groups:
         spec = group.specs[0]
-        if not isinstance(spec, AttentionSpec) or spec.kind in ("compressed", "cross"):
-            kind = "recurrent" if isinstance(spec, MambaSpec) else spec.kind
-            raise ScenarioError(
-                scenario.source,
-                [f"model: {geometry.name} has {kind} layers, which can be sized but not simulated so far"],
-            )
+        assert isinstance(spec, AttentionSpec), "other layers were refused"
         if group.block_size != scenario.memory.block_size:
             raise ScenarioError(
                 scenario.source,
