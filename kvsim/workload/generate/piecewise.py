@@ -18,6 +18,8 @@ from kvsim.workload.generate.streams import random_stream
 from kvsim.workload.generate.weibull import weibull_shape
 
 _MOST_ROWS = 1_000_000
+_LEAST_ARRIVALS = 0.001
+"""Fewer expected in a period, and most of the work would be periods in which nothing comes."""
 
 
 class Stage(NamedTuple):
@@ -58,6 +60,11 @@ class OnOff(Generated):
     off: int = field(validator=at_least(1), metadata=NANOSECONDS)
     off_rate: float = field(default=0.0, validator=between(0, 1_000_000))
     periods: Literal["fixed", "exponential"] = "fixed"
+
+    @staticmethod
+    def contradictions(values: Mapping[str, Any]) -> list[str]:
+        stages = ((values["on"], values["rate"]), (values["off"], values["off_rate"]))
+        return Generated.contradictions(values) + _too_rare("on and off", stages)
 
     def arrival_times(self, seed: int) -> Iterator[int]:
         return stage_arrivals(self._stages(seed))
@@ -109,6 +116,8 @@ class Windows(Generated):
             sentences.append("one of windows and path must be given, and not both")
         if isinstance(windows, tuple) and all(window.rate == 0 for window in windows):
             sentences.append("windows must have one with a rate > 0")
+        elif isinstance(windows, tuple) and values["repeat"] is True:
+            sentences += _too_rare("windows that are repeated", [(window.duration, window.rate) for window in windows])
         return sentences
 
     def arrival_times(self, seed: int) -> Iterator[int]:
@@ -121,7 +130,22 @@ class Windows(Generated):
         """With the windows of its file; raises TraceError for a file that cannot be used."""
         if self.path is None:
             return self
-        return evolve(self, windows=_read_windows(base / self.path), path=None)
+        windows = _read_windows(base / self.path)
+        try:
+            return evolve(self, windows=windows, path=None)
+        except ValueError as error:
+            raise TraceError(f"{base / self.path}: {error}") from None
+
+
+def _too_rare(what: str, stages: Iterable[tuple[Any, Any]]) -> list[str]:
+    """A sentence where next to nothing arrives in a round through the stages: (ns, arrivals per second)."""
+    pairs = list(stages)
+    if not all(isinstance(value, int | float) for pair in pairs for value in pair):
+        return []
+    arrivals = sum(length_ns * rate for length_ns, rate in pairs) / 1e9
+    if arrivals >= _LEAST_ARRIVALS:
+        return []
+    return [f"{what} must bring at least {_LEAST_ARRIVALS} requests a round on average, got {arrivals:.3g}"]
 
 
 def _read_windows(path: Path) -> tuple[Window, ...]:

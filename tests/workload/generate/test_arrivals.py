@@ -1,5 +1,6 @@
 import math
 from itertools import islice
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -204,7 +205,18 @@ def test_public_windows_have_their_number_of_requests(shared: Any) -> None:
             lambda: make_windows(path="x"),
             ["one of windows and path must be given, and not both", "windows must have one with a rate > 0"],
         ),
-        (lambda: make_windows(Window(duration=1, rate=1), repeat=True), ["num_requests or duration must be given"]),
+        (
+            lambda: make_windows(Window(duration=SECOND, rate=1), repeat=True),
+            ["num_requests or duration must be given"],
+        ),
+        (
+            lambda: make_onoff(on=1, off=3600 * SECOND),
+            ["on and off must bring at least 0.001 requests a round on average, got 5e-08"],
+        ),
+        (
+            lambda: make_windows(Window(duration=1, rate=0.001), repeat=True, num_requests=5),
+            ["windows that are repeated must bring at least 0.001 requests a round on average, got 1e-12"],
+        ),
     ],
 )
 def test_contradictions_are_told(make: Any, rules: list[str]) -> None:
@@ -227,3 +239,10 @@ def test_contradictions_are_told(make: Any, rules: list[str]) -> None:
 def test_values_out_of_bounds_are_refused(make: Any, rule: str) -> None:
     with pytest.raises(ValueError, match=rule):
         make()
+
+
+def test_windows_of_a_file_that_bring_nothing_cannot_be_repeated(tmp_path: Path) -> None:
+    (tmp_path / "w.csv").write_text("0,0.00001,1,Gamma\n1,0.00001,1,Gamma\n")
+    rare = Windows(**ONE, path="w.csv", repeat=True, num_requests=5)
+    with pytest.raises(TraceError, match=r"w\.csv: windows that are repeated must bring at least 0\.001 requests"):
+        rare.loaded(tmp_path)
