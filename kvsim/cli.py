@@ -13,9 +13,10 @@ import typer
 
 from kvsim import __version__
 from kvsim.cli_trace import mount
+from kvsim.console import need_picture_name
 from kvsim.console import print_json as _print_json
 from kvsim.console import print_page as _print
-from kvsim.errors import InvariantError, KvsimError, OutputError
+from kvsim.errors import InvariantError, KvsimError
 
 if TYPE_CHECKING:
     from kvsim.study.run import Progress
@@ -228,8 +229,7 @@ def size(
     from kvsim.model.mix import read_mix
     from kvsim.model.sizing import size as size_model
 
-    if plot is not None and plot.suffix not in (".png", ".svg", ".pdf"):
-        raise OutputError(f"{plot}: must end in .png, .svg or .pdf")
+    need_picture_name(plot)
     geometry = load_geometry(config, Path())
     deployment = Deployment(
         kv_dtype=known_dtype(kv_dtype),

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from kvsim.console import print_json, print_page
+from kvsim.console import need_picture_name, print_json, print_page
 
 if TYPE_CHECKING:
     from kvsim.study.hits import Order
@@ -19,6 +19,9 @@ BlockTokensOption = Annotated[
     int | None, typer.Option(min=1, help="Tokens that an id of the trace stands for; seen from the file if not given.")
 ]
 TokenizerOption = Annotated[Path | None, typer.Option(help="The tokenizer.json for a trace of texts.")]
+BadRowOption = Annotated[
+    str, typer.Option(help="error: a row that cannot be used ends it; skip: such rows are passed over and counted.")
+]
 
 JsonOption = Annotated[bool, typer.Option("--json", help="Print the figures as JSON, and nothing else.")]
 
@@ -46,6 +49,7 @@ def hits(
     format: FormatOption = None,
     block_tokens: BlockTokensOption = None,
     tokenizer: TokenizerOption = None,
+    on_bad_row: BadRowOption = "error",
     limit: Annotated[int | None, typer.Option(min=1, help="Only so many requests from the start.")] = None,
     model: Annotated[str | None, typer.Option(help="Catalogue name or config.json, to count in bytes.")] = None,
     kv_dtype: Annotated[str, typer.Option(help="Number format of the model's cache.")] = "bf16",
@@ -67,13 +71,15 @@ def hits(
     from kvsim.study.hits import HitCurve, Prompts
     from kvsim.study.hits_table import hits_json, hits_page, read_capacity, save_hits_plot
 
+    need_picture_name(plot)
     known_order = _known_order(order)
     token = None if model is None else _token_size(model, kv_dtype, tensor_parallel, pipeline_parallel)
-    file = _trace_file(trace, format, block_tokens, tokenizer)
+    file = _trace_file(trace, format, block_tokens, tokenizer, on_bad_row)
     file.need_content()
     prompts = Prompts()
     for row in islice(file.rows(), limit):
         prompts.add(row.prompt or ())
+    _say_passed_over(file)
     curves = [HitCurve(prompts, size, known_order) for size in block_size or [16]]
     all_hits = []
     for curve in curves:
@@ -91,11 +97,24 @@ def hits(
         print_page(hits_page(all_hits, token))
 
 
-def _trace_file(path: Path, format: str | None, block_tokens: int | None, tokenizer: Path | None) -> "TraceFile":
+def _trace_file(
+    path: Path, format: str | None, block_tokens: int | None, tokenizer: Path | None, on_bad_row: str = "error"
+) -> "TraceFile":
+    from kvsim.errors import TraceError
     from kvsim.study.trace_file import TraceFile
     from kvsim.workload.traces import Options
 
-    return TraceFile.of(path, format, Options(block_tokens=block_tokens, tokenizer=tokenizer))
+    if on_bad_row not in ("error", "skip"):
+        raise TraceError(f"--on-bad-row must be error or skip, got {on_bad_row!r}")
+    options = Options(block_tokens=block_tokens, tokenizer=tokenizer)
+    return TraceFile.of(path, format, options, skip_bad_rows=on_bad_row == "skip")
+
+
+def _say_passed_over(file: "TraceFile") -> None:
+    import sys
+
+    if file.bad.count:
+        print(f"passed over {file.bad.count:,} bad rows of {file.path}", file=sys.stderr)
 
 
 def _known_order(order: str) -> "Order":
@@ -144,6 +163,7 @@ def info(
     from kvsim.study.trace_info import BLOCK_SIZES, trace_info
     from kvsim.study.trace_table import info_page, save_info_plot
 
+    need_picture_name(plot)
     if format is None and _show_windows(trace, json):
         return
     found = trace_info(_trace_file(trace, format, block_tokens, tokenizer), block_size or BLOCK_SIZES)
@@ -177,10 +197,13 @@ def _show_windows(path: Path, json: bool) -> bool:
 def convert(
     trace: TraceArgument,
     out: Annotated[Path, typer.Option("--out", "-o", help="File to write; .gz packs Mooncake JSONL.")],
-    to: Annotated[str, typer.Option(help="mooncake or parquet.")] = "mooncake",
+    to: Annotated[
+        str | None, typer.Option(help="mooncake or parquet; else parquet where the name ends in .parquet.")
+    ] = None,
     format: FormatOption = None,
     block_tokens: BlockTokensOption = None,
     tokenizer: TokenizerOption = None,
+    on_bad_row: BadRowOption = "error",
     out_block_tokens: Annotated[int, typer.Option(help="Tokens that an id of the written file stands for.")] = 512,
     start: Annotated[str, typer.Option(help="Leave out what comes earlier after the first request.")] = "0 s",
     end: Annotated[str | None, typer.Option(help="Leave out what comes then or later.")] = None,
@@ -203,12 +226,14 @@ def convert(
     from kvsim.study.files import staged
     from kvsim.study.trace_convert import Part
     from kvsim.study.trace_convert import convert as convert_trace
-    from kvsim.units import parse_duration_ns
 
+    start_ns, end_ns = _time("--start", start), None if end is None else _time("--end", end)
+    if end_ns is not None and end_ns <= start_ns:
+        raise TraceError(f"--end must be later than --start = {start}, got {end}")
     try:
         part = Part(
-            start_ns=parse_duration_ns(start),
-            end_ns=None if end is None else parse_duration_ns(end),
+            start_ns=start_ns,
+            end_ns=end_ns,
             share=sample,
             seed=seed,
             limit=limit,
@@ -216,11 +241,25 @@ def convert(
         )
     except ValueError as error:
         raise TraceError(str(error)) from None
-    file = _trace_file(trace, format, block_tokens, tokenizer)
+    if to is None:
+        to = "parquet" if out.suffix == ".parquet" else "mooncake"
+    file = _trace_file(trace, format, block_tokens, tokenizer, on_bad_row)
     with staged(out.parent) as folder:
         written = convert_trace(file, part, to, folder / out.name, out_block_tokens)
     note = "" if written.has_content else "; no content: nothing in it is shared"
+    note += "; which requests are of one session is not kept" if written.had_sessions else ""
+    _say_passed_over(file)
     print(f"wrote {out}: {written.rows:,} requests{note}", file=sys.stderr)
+
+
+def _time(option: str, text: str) -> int:
+    from kvsim.errors import TraceError
+    from kvsim.units import parse_duration_ns
+
+    try:
+        return parse_duration_ns(text)
+    except ValueError as error:
+        raise TraceError(f"{option} {error}, got {text!r}") from None
 
 
 @trace_app.command()
@@ -229,6 +268,7 @@ def fit(
     format: FormatOption = None,
     block_tokens: BlockTokensOption = None,
     tokenizer: TokenizerOption = None,
+    on_bad_row: BadRowOption = "error",
     seed: Annotated[int, typer.Option(min=0, help="Of the requests that are generated to be compared.")] = 0,
     out: Annotated[Path | None, typer.Option("--out", "-o", help="File for the table; else stdout.")] = None,
     json: JsonOption = False,
@@ -245,7 +285,9 @@ def fit(
     from kvsim.study.files import staged
     from kvsim.study.trace_fit import fit as fit_trace
 
-    fitted = fit_trace(_trace_file(trace, format, block_tokens, tokenizer), seed)
+    file = _trace_file(trace, format, block_tokens, tokenizer, on_bad_row)
+    fitted = fit_trace(file, seed)
+    _say_passed_over(file)
     text = fitted.to_toml(trace.name)
     if out is not None:
         with staged(out.parent) as folder:

@@ -164,6 +164,49 @@ def test_convert_writes_a_part_that_reads_back(mooncake: Path, tmp_path: Path) -
     assert (found["rows"], found["duration_s"]) == (3, 4.0)
 
 
+@pytest.mark.parametrize("name", ["", "picture", "picture.foo", "..", ".png", "picture.png.gz"])
+def test_pictures_of_no_known_format_are_refused(mooncake: Path, tmp_path: Path, name: str) -> None:
+    before = sorted(tmp_path.iterdir())
+    for command in (("hits",), ("trace", "info")):
+        assert ": must end in .png, .svg or .pdf" in refused(*command, mooncake, "--plot", name)
+    assert sorted(tmp_path.iterdir()) == before
+
+
+def test_an_empty_file_is_called_empty(tmp_path: Path) -> None:
+    (tmp_path / "blank").write_text("\n \n")
+    assert "blank: is empty" in refused("trace", "info", tmp_path / "blank")
+
+
+def test_a_broken_line_is_named_though_the_format_is_recognised(mooncake: Path) -> None:
+    with mooncake.open("ab") as file:
+        file.write(b"\xff\xfe\n")
+    assert f"{mooncake}:5: not UTF-8 text" in refused("trace", "info", mooncake)
+
+
+def test_bad_rows_are_errors_or_passed_over_and_counted(mooncake: Path, tmp_path: Path) -> None:
+    with mooncake.open("a") as file:
+        file.write('{"timestamp": 99000, "input_length": 0, "output_length": 5, "hash_ids": []}\n')
+    commands = (("hits", mooncake), ("trace", "fit", mooncake), ("trace", "convert", mooncake, "-o", tmp_path / "c"))
+    for command in commands:
+        assert f"{mooncake}:5: " in refused(*command)
+        done = kvsim(*command, "--on-bad-row", "skip")
+        assert done.returncode == 0, done.stderr
+        assert f"passed over 1 bad rows of {mooncake}\n" in done.stderr
+
+
+def test_convert_says_that_sessions_are_not_kept(tmp_path: Path) -> None:
+    row = '{"timestamp": 1, "input_length": 5, "output_length": 5, "hash_ids": [1], "session_id": "a"}\n'
+    (tmp_path / "with.jsonl").write_text(row)
+    done = kvsim("trace", "convert", tmp_path / "with.jsonl", "-o", tmp_path / "without.jsonl")
+    assert done.stderr.endswith("1 requests; which requests are of one session is not kept\n")
+
+
+def test_convert_writes_parquet_where_the_name_says_so(mooncake: Path, tmp_path: Path) -> None:
+    kvsim("trace", "convert", mooncake, "-o", tmp_path / "a.parquet")
+    kvsim("trace", "convert", mooncake, "--to", "parquet", "-o", tmp_path / "b.parquet")
+    assert (tmp_path / "a.parquet").read_bytes() == (tmp_path / "b.parquet").read_bytes()
+
+
 def test_convert_says_where_nothing_can_be_shared(azure: Path, tmp_path: Path) -> None:
     done = kvsim("trace", "convert", azure, "--to", "parquet", "-o", tmp_path / "a.parquet")
     assert done.stderr == f"wrote {tmp_path}/a.parquet: 3 requests; no content: nothing in it is shared\n"
@@ -172,7 +215,11 @@ def test_convert_says_where_nothing_can_be_shared(azure: Path, tmp_path: Path) -
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["--start", "soon"], "'8 ms'"),
+        (["--start", "soon"], "--start must be a time with its unit such as '8 ms' or '40 us', got 'soon'"),
+        (["--start", "2 s", "--end", "1 s"], "--end must be later than --start = 2 s, got 1 s"),
+        (["--speedup", "1e-300"], "at a speedup of 1e-300 its times do not fit in 64 bits"),
+        (["--out-block-tokens", "99999999999"], "block tokens must be between 1 and 1,000,000,000, got 99999999999"),
+        (["--on-bad-row", "hide"], "--on-bad-row must be error or skip, got 'hide'"),
         (["--sample", "2"], "share must be > 0 and at most 1, got 2.0"),
         (["--limit", "0"], "limit must be >= 1, got 0"),
         (["--to", "tape"], "the format to write must be one of mooncake, parquet, got 'tape'"),

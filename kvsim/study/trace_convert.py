@@ -25,6 +25,9 @@ from kvsim.workload.traces import Row
 
 MOONCAKE_BLOCK_TOKENS = 512
 
+_LATEST_NS = 2**63 - 1
+_MOST_BLOCK_TOKENS = 1_000_000_000
+
 _FEW = 100
 """A start that more than one request in so many shares is a system prompt, not a conversation."""
 
@@ -53,7 +56,10 @@ class Part:
             time_ns = _known(row.time_ns, "times")
             if first_ns is None:
                 first_ns = time_ns
-            yield row._replace(time_ns=(time_ns - first_ns) * speedup.denominator // speedup.numerator)
+            since_ns = (time_ns - first_ns) * speedup.denominator // speedup.numerator
+            if since_ns > _LATEST_NS:
+                raise TraceError(f"{trace.path}: at a speedup of {self.speedup} its times do not fit in 64 bits")
+            yield row._replace(time_ns=since_ns)
 
     def _sampled(self, trace: TraceFile) -> Iterator[Row]:
         if self.share == 1:
@@ -109,10 +115,11 @@ def _families(rows: Iterator[Row]) -> "array[int]":
 
 
 class Written(NamedTuple):
-    """What was written: how many requests, and whether their content was known."""
+    """What was written: how many requests, whether their content was known, and whether sessions were left out."""
 
     rows: int
     has_content: bool
+    had_sessions: bool
 
 
 class _PrefixIds:
@@ -141,7 +148,7 @@ def write_mooncake(rows: Iterator[Row], path: Path, block_tokens: int) -> Writte
     Where the content is not known, every block has an id of its own.
     """
     ids = _PrefixIds(block_tokens)
-    count, has_content = 0, False
+    count, has_content, had_sessions = 0, False, False
     with path.open("wb") as file:
         packed = gzip.GzipFile(filename="", mode="wb", fileobj=file, mtime=0) if path.suffix == ".gz" else None
         out = packed or file
@@ -155,16 +162,19 @@ def write_mooncake(rows: Iterator[Row], path: Path, block_tokens: int) -> Writte
             out.write(json.dumps(line).encode() + b"\n")
             count += 1
             has_content |= row.prompt is not None
+            had_sessions |= row.session is not None
         if packed is not None:
             packed.close()
-    return Written(count, has_content)
+    return Written(count, has_content, had_sessions)
 
 
 def write_parquet(rows: Iterator[Row], path: Path, block_tokens: int) -> Written:
     """Parquet with arrival_ns, prompt_tokens, output_tokens and hash_ids as in Mooncake's files, null if not known."""
     ids = _PrefixIds(block_tokens)
     columns: dict[str, list[object]] = {name: [] for name in _SCHEMA}
+    had_sessions = False
     for row in rows:
+        had_sessions |= row.session is not None
         values = (
             row.time_ns,
             row.prompt_tokens,
@@ -175,7 +185,7 @@ def write_parquet(rows: Iterator[Row], path: Path, block_tokens: int) -> Written
             column.append(value)
     frame = pl.DataFrame(columns, schema=_SCHEMA)
     frame.write_parquet(path)
-    return Written(len(frame), bool(frame["hash_ids"].is_not_null().any()))
+    return Written(len(frame), bool(frame["hash_ids"].is_not_null().any()), had_sessions)
 
 
 _SCHEMA = {
@@ -203,8 +213,8 @@ def convert(trace: TraceFile, part: Part, to: str, path: Path, block_tokens: int
     """Write a part of a trace to a file. Raises TraceError for an unknown format, or where nothing is left."""
     if to not in WRITERS:
         raise TraceError(f"the format to write must be one of {', '.join(WRITERS)}, got {to!r}")
-    if block_tokens < 1:
-        raise TraceError(f"block tokens must be >= 1, got {block_tokens}")
+    if not 1 <= block_tokens <= _MOST_BLOCK_TOKENS:
+        raise TraceError(f"block tokens must be between 1 and {_MOST_BLOCK_TOKENS:,}, got {block_tokens}")
     written = WRITERS[to](part.rows(trace), path, block_tokens)
     if not written.rows:
         raise TraceError(f"{trace.path}: has no requests in that part")

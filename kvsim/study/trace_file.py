@@ -6,7 +6,7 @@ from pathlib import Path
 from attrs import define, field, frozen
 
 from kvsim.errors import TraceError
-from kvsim.workload.traces import READERS, Options, Row, read_rows, recognise
+from kvsim.workload.traces import READERS, Options, Row, recognise
 from kvsim.workload.traces.lines import Lines
 from kvsim.workload.traces.readers import rows_of
 
@@ -25,27 +25,34 @@ class TraceFile:
     path: Path
     format: str
     options: Options = field(factory=Options)
+    skip_bad_rows: bool = False
+    bad: BadRows = field(factory=BadRows, init=False, eq=False)
+    """Of the last time that `rows` was read."""
 
     @classmethod
-    def of(cls, path: Path, format: str | None = None, options: Options | None = None) -> "TraceFile":
+    def of(
+        cls, path: Path, format: str | None = None, options: Options | None = None, *, skip_bad_rows: bool = False
+    ) -> "TraceFile":
         """Raises TraceError where the file cannot be read or its format is not known."""
         if format is None:
             format = recognise(path)
         if format not in READERS:
             raise TraceError(f"the format of a trace must be one of {', '.join(READERS)}, got {format!r}")
-        return cls(path, format, options or Options())
+        return cls(path, format, options or Options(), skip_bad_rows)
 
     @property
     def has_content(self) -> bool:
         return READERS[self.format].has_content
 
     def rows(self) -> Iterator[Row]:
-        """The rows that a replay takes; raises TraceError at the first that it does not."""
-        return read_rows(self.path, self.format, self.options)
+        """The rows that a replay takes; at the first that it does not, raises TraceError or passes it over."""
+        return self._counted(Lines(self.path, skip_bad_rows=self.skip_bad_rows), self.bad)
 
     def all_rows(self, bad: BadRows) -> Iterator[Row]:
         """Rows without tokens too; those that break a rule of the format are passed over and counted in `bad`."""
-        lines = Lines(self.path, skip_bad_rows=True, least_tokens=0)
+        return self._counted(Lines(self.path, skip_bad_rows=True, least_tokens=0), bad)
+
+    def _counted(self, lines: Lines, bad: BadRows) -> Iterator[Row]:
         for row in rows_of(READERS[self.format], lines, self.options):
             bad.count = lines.skipped
             yield row

@@ -34,7 +34,7 @@ def conversation(shared: Path) -> TraceFile:
 @pytest.mark.parametrize("name", ["again.jsonl", "again.jsonl.gz"])
 def test_a_mooncake_trace_written_again_is_the_same_file(thousand: TraceFile, tmp_path: Path, name: str) -> None:
     """Its ids are numbered in the order in which they appear, and every prompt's last block has its own."""
-    assert convert(thousand, Part(), "mooncake", tmp_path / name) == (1_000, True)
+    assert convert(thousand, Part(), "mooncake", tmp_path / name) == (1_000, True, False)
     rows, again = list(thousand.rows()), list(read_rows(tmp_path / name, "mooncake"))
     assert [row[:3] for row in again] == [row._replace(time_ns=row.time_ns - rows[0].time_ns)[:3] for row in rows]
     numbers: dict[object, int] = {}
@@ -63,7 +63,7 @@ def azure(tmp_path: Path) -> TraceFile:
 
 
 def test_blocks_without_known_content_are_not_shared(azure: TraceFile, tmp_path: Path) -> None:
-    assert convert(azure, Part(), "mooncake", tmp_path / "a.jsonl") == (3, False)
+    assert convert(azure, Part(), "mooncake", tmp_path / "a.jsonl") == (3, False, False)
     rows = list(read_rows(tmp_path / "a.jsonl", "mooncake"))
     assert [row[:3] for row in rows] == [(0, 12, 4), (319_000_000, 30, 9), (819_000_000, 7, 1)]
     assert shared_share(rows) == 0
@@ -117,7 +117,7 @@ def test_what_a_file_to_be_replayed_needs_is_asked_for(tmp_path: Path) -> None:
 def test_what_cannot_be_written_is_refused(azure: TraceFile, tmp_path: Path) -> None:
     with pytest.raises(TraceError, match="the format to write must be one of mooncake, parquet, got 'tape'"):
         convert(azure, Part(), "tape", tmp_path / "out")
-    with pytest.raises(TraceError, match="block tokens must be >= 1, got 0"):
+    with pytest.raises(TraceError, match="block tokens must be between 1 and 1,000,000,000, got 0"):
         convert(azure, Part(), "mooncake", tmp_path / "out", 0)
     with pytest.raises(TraceError, match="has no requests in that part"):
         convert(azure, Part(start_ns=10**12), "mooncake", tmp_path / "out")

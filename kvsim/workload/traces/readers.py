@@ -94,12 +94,23 @@ def recognise(path: Path) -> str:
         raise TraceError(f"{path}: must be a file for its format to be recognised; name the format")
     if is_parquet(path):
         raise TraceError(f"{path}: is Parquet, whose columns must be named")
-    head = "".join(islice(Lines(path).pieces(), _HEAD_PIECES))
+    head = _head(path)
+    if not head.strip():
+        raise TraceError(f"{path}: is empty")
     found = set(_KEY.findall(head)) if head.lstrip()[:1] in ("{", "[") else _columns(head)
     for name, reader in READERS.items():
         if reader.marks and found.issuperset(reader.marks):
             return name
     raise TraceError(f"{path}: its format is not recognised; name one of {', '.join(READERS)}")
+
+
+def _head(path: Path) -> str:
+    try:
+        return "".join(islice(Lines(path).pieces(), _HEAD_PIECES))
+    except TraceError:
+        for _line in Lines(path):
+            pass  # the same again, which now says in what line
+        raise
 
 
 def _columns(head: str) -> set[str]:
