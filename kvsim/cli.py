@@ -123,13 +123,13 @@ def plot(
     ] = None,
 ) -> None:
     """Draw memory over time again from the files of a run."""
-    from kvsim.study.files import FILES, read_results, staged
+    from kvsim.study.files import FILES, read_results, staged_file
     from kvsim.study.plots import save_memory_plot
 
     target = out or directory / FILES["plot"]
     results = read_results(directory)
-    with staged(target.parent) as folder:
-        save_memory_plot(results, folder / target.name)
+    with staged_file(target) as staging:
+        save_memory_plot(results, staging)
     print(f"wrote {target}", file=sys.stderr)
 
 
@@ -268,11 +268,11 @@ def size(
     )
     if plot is not None:
         from kvsim.model.scaling import save_scaling_plot, scaling
-        from kvsim.study.files import staged
+        from kvsim.study.files import staged_file
 
         lines = scaling(geometry, kv.kv_bytes, deployment, max_model_len=max_model_len)
-        with staged(plot.parent) as folder:
-            save_scaling_plot(lines, folder / plot.name)
+        with staged_file(plot) as staging:
+            save_scaling_plot(lines, staging)
         print(f"wrote {plot}", file=sys.stderr)
     if json:
         _print_json(sizing.to_json() | {"budget": kv.to_json()})

@@ -86,10 +86,10 @@ def hits(
         capacities = [read_capacity(text, curve.block_size, token) for text in capacity or ()]
         all_hits.append(curve.hits(capacities or curve.usual_capacities(), optimum=optimum))
     if plot is not None:
-        from kvsim.study.files import staged
+        from kvsim.study.files import staged_file
 
-        with staged(plot.parent) as folder:
-            save_hits_plot(curves, token, folder / plot.name)
+        with staged_file(plot) as staging:
+            save_hits_plot(curves, token, staging)
     if json:
         figures = [hits_json(of_size, token) for of_size in all_hits]
         print_json(figures[0] if len(figures) == 1 else figures)
@@ -168,10 +168,10 @@ def info(
         return
     found = trace_info(_trace_file(trace, format, block_tokens, tokenizer), block_size or BLOCK_SIZES)
     if plot is not None:
-        from kvsim.study.files import staged
+        from kvsim.study.files import staged_file
 
-        with staged(plot.parent) as folder:
-            save_info_plot(found, folder / plot.name)
+        with staged_file(plot) as staging:
+            save_info_plot(found, staging)
     if json:
         print_json(found.to_json())
     else:
@@ -223,7 +223,7 @@ def convert(
     import sys
 
     from kvsim.errors import TraceError
-    from kvsim.study.files import staged
+    from kvsim.study.files import staged_file
     from kvsim.study.trace_convert import Part
     from kvsim.study.trace_convert import convert as convert_trace
 
@@ -244,8 +244,8 @@ def convert(
     if to is None:
         to = "parquet" if out.suffix == ".parquet" else "mooncake"
     file = _trace_file(trace, format, block_tokens, tokenizer, on_bad_row)
-    with staged(out.parent) as folder:
-        written = convert_trace(file, part, to, folder / out.name, out_block_tokens)
+    with staged_file(out) as staging:
+        written = convert_trace(file, part, to, staging, out_block_tokens)
     note = "" if written.has_content else "; no content: nothing in it is shared"
     note += "; which requests are of one session is not kept" if written.had_sessions else ""
     _say_passed_over(file)
@@ -282,7 +282,7 @@ def fit(
     """
     import sys
 
-    from kvsim.study.files import staged
+    from kvsim.study.files import staged_file
     from kvsim.study.trace_fit import fit as fit_trace
 
     file = _trace_file(trace, format, block_tokens, tokenizer, on_bad_row)
@@ -290,8 +290,8 @@ def fit(
     _say_passed_over(file)
     text = fitted.to_toml(trace.name)
     if out is not None:
-        with staged(out.parent) as folder:
-            (folder / out.name).write_text(text, encoding="utf-8")
+        with staged_file(out) as staging:
+            staging.write_text(text, encoding="utf-8")
         print(f"wrote {out}", file=sys.stderr)
     if json:
         print_json(fitted.to_json())

@@ -64,6 +64,13 @@ def staged(directory: Path) -> Iterator[Path]:
 
 
 @contextmanager
+def staged_file(path: Path) -> Iterator[Path]:
+    """Where to write a single file, which then appears at `path`; as `staged`."""
+    with staged(path.parent) as folder:
+        yield folder / path.name
+
+
+@contextmanager
 def _interrupts_put_off() -> Iterator[None]:
     """Ctrl-C waits until the block has ended, so that files of two runs are not mixed."""
     if threading.current_thread() is not threading.main_thread():
