@@ -6,9 +6,9 @@ from pathlib import Path
 from attrs import define, field, frozen
 
 from kvsim.errors import TraceError
-from kvsim.workload.traces import READERS, Options, Row, recognise
+from kvsim.workload.traces import READERS, Options, Row
 from kvsim.workload.traces.lines import Lines
-from kvsim.workload.traces.readers import rows_of
+from kvsim.workload.traces.readers import known_format, rows_of
 
 
 @define
@@ -34,11 +34,7 @@ class TraceFile:
         cls, path: Path, format: str | None = None, options: Options | None = None, *, skip_bad_rows: bool = False
     ) -> "TraceFile":
         """Raises TraceError where the file cannot be read or its format is not known."""
-        if format is None:
-            format = recognise(path)
-        if format not in READERS:
-            raise TraceError(f"the format of a trace must be one of {', '.join(READERS)}, got {format!r}")
-        return cls(path, format, options or Options(), skip_bad_rows)
+        return cls(path, known_format(path, format), options or Options(), skip_bad_rows)
 
     @property
     def has_content(self) -> bool:

@@ -104,6 +104,15 @@ def recognise(path: Path) -> str:
     raise TraceError(f"{path}: its format is not recognised; name one of {', '.join(READERS)}")
 
 
+def known_format(path: Path, format: str | None) -> str:
+    """The format that is named, or that of the file; raises TraceError if it is none that can be read."""
+    if format is None:
+        return recognise(path)
+    if format not in READERS:
+        raise TraceError(f"the format of a trace must be one of {', '.join(READERS)}, got {format!r}")
+    return format
+
+
 def _head(path: Path) -> str:
     try:
         return "".join(islice(Lines(path).pieces(), _HEAD_PIECES))
@@ -129,10 +138,7 @@ def read_rows(
 
     Raises TraceError for an unknown format, or a file or line that cannot be used.
     """
-    format = recognise(path) if format is None else format
-    if format not in READERS:
-        raise TraceError(f"the format of a trace must be one of {', '.join(READERS)}, got {format!r}")
-    return rows_of(READERS[format], Lines(path, least_tokens=least_tokens), options)
+    return rows_of(READERS[known_format(path, format)], Lines(path, least_tokens=least_tokens), options)
 
 
 def rows_of(reader: Reader, lines: Lines, options: Options) -> Iterator[Row]:

@@ -13,7 +13,7 @@ from kvsim.rules import Consistent, between, more_than_zero, not_blank, one_of, 
 from kvsim.workload.request import Request, Span
 from kvsim.workload.traces.lines import Lines
 from kvsim.workload.traces.options import Columns, Options, TimeUnit
-from kvsim.workload.traces.readers import READERS, Reader, recognise, rows_of
+from kvsim.workload.traces.readers import READERS, Reader, known_format, rows_of
 from kvsim.workload.traces.row import Row
 
 _NEEDED = {
@@ -64,7 +64,7 @@ class Trace(Consistent):
     def format_of(self, base: Path) -> str:
         if self.format is None and self.columns is not None:
             return "columns"
-        return recognise(base / self.path) if self.format is None else self.format
+        return known_format(base / self.path, self.format)
 
     def options(self, base: Path) -> Options:
         return Options(
