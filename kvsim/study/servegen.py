@@ -7,11 +7,11 @@ for input and output tokens, each table as text.
 
 import ast
 import csv
-import gzip
 import json
 import zlib
 from collections import Counter
 from collections.abc import Iterator
+from io import TextIOWrapper
 from itertools import chain
 from pathlib import Path
 from typing import IO, Any
@@ -20,6 +20,7 @@ import numpy as np
 from attrs import asdict, frozen
 
 from kvsim.study.reuse import Ints
+from kvsim.workload.generate.packed import open_unpacked
 
 _COLUMNS = 6
 _LENGTHS = ("input_tokens", "output_tokens")
@@ -73,7 +74,7 @@ class LengthWindows:
 def servegen_windows(path: Path) -> RateWindows | LengthWindows | None:
     """What the file says of a client; None where it is not one of ServeGen's."""
     try:
-        with _opened(path) as file:
+        with TextIOWrapper(open_unpacked(path), encoding="utf-8") as file:
             head = file.readline()
             if head.startswith("{"):
                 return _lengths(_one_document(head, file))
@@ -84,12 +85,6 @@ def servegen_windows(path: Path) -> RateWindows | LengthWindows | None:
 
 def to_json(found: RateWindows | LengthWindows) -> dict[str, Any]:
     return {**asdict(found), "rows": 0, "missing": ["requests"]}
-
-
-def _opened(path: Path) -> IO[str]:
-    with path.open("rb") as file:
-        packed = file.read(2) == b"\x1f\x8b"
-    return gzip.open(path, "rt", encoding="utf-8") if packed else path.open(encoding="utf-8")
 
 
 def _one_document(head: str, file: IO[str]) -> object:

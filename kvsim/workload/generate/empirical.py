@@ -15,6 +15,7 @@ from attrs import evolve, field, frozen, validators
 from kvsim.errors import TraceError
 from kvsim.rules import MAX_TOKENS, Consistent, between, each, more_than_zero, not_blank, shown, token_count
 from kvsim.workload.generate.choice import choose, cumulated_weights
+from kvsim.workload.generate.packed import open_unpacked
 
 _MOST_BYTES = 2**28
 
@@ -108,12 +109,8 @@ def _read_json(path: Path) -> Any:
     try:
         if not path.is_file():
             raise TraceError(f"{path}: is not a file")
-        with path.open("rb") as file:
-            if file.peek(2)[:2] == b"\x1f\x8b":
-                with gzip.open(file) as unzipped:
-                    content = unzipped.read(_MOST_BYTES + 1)
-            else:
-                content = file.read(_MOST_BYTES + 1)
+        with open_unpacked(path) as file:
+            content = file.read(_MOST_BYTES + 1)
         if len(content) > _MOST_BYTES:
             raise TraceError(f"{path}: must be at most {_MOST_BYTES:,} bytes")
         return json.loads(content.decode("utf-8-sig"))

@@ -1,9 +1,9 @@
 """Arrivals whose rate changes over time: bursts, and windows as they were measured."""
 
 import csv
-import gzip
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from io import TextIOWrapper
 from itertools import cycle, pairwise
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
@@ -14,6 +14,7 @@ from attrs import evolve, field, frozen, validators
 from kvsim.errors import TraceError
 from kvsim.rules import NANOSECONDS, Consistent, at_least, between, more_than_zero, not_blank, shown
 from kvsim.workload.generate.generated import Generated, content_contradicts, no_end
+from kvsim.workload.generate.packed import open_unpacked
 from kvsim.workload.generate.streams import random_stream
 from kvsim.workload.generate.weibull import weibull_shape
 
@@ -171,9 +172,7 @@ def _read_windows(path: Path) -> tuple[Window, ...]:
 def _csv_rows(path: Path) -> Iterator[list[str]]:
     if not path.is_file():
         raise TraceError(f"{path}: is not a file")
-    with path.open("rb") as file:
-        zipped = file.read(2) == b"\x1f\x8b"
-    with gzip.open(path, "rt", encoding="utf-8-sig") if zipped else path.open(encoding="utf-8-sig") as lines:
+    with TextIOWrapper(open_unpacked(path), encoding="utf-8-sig") as lines:
         for number, row in enumerate(csv.reader(lines), 1):
             if number > _MOST_ROWS:
                 raise TraceError(f"{path}: must have at most {_MOST_ROWS:,} windows")
