@@ -30,12 +30,11 @@ class Fixed:
         return np.full(count, self.value, dtype=np.int64)
 
 
-@frozen
-class Uniform(Consistent):
-    """Every whole number from `min` to `max`, both included, equally often."""
+class _Bounded(Consistent):
+    """Lengths from a `min` to a `max`."""
 
-    min: int = field(validator=token_count)
-    max: int = field(validator=token_count)
+    __slots__ = ()
+    max: int
 
     @staticmethod
     def contradictions(values: Mapping[str, Any]) -> list[str]:
@@ -45,12 +44,20 @@ class Uniform(Consistent):
     def most(self) -> int:
         return self.max
 
+
+@frozen
+class Uniform(_Bounded):
+    """Every whole number from `min` to `max`, both included, equally often."""
+
+    min: int = field(validator=token_count)
+    max: int = field(validator=token_count)
+
     def sample(self, rng: np.random.Generator, count: int) -> np.ndarray:
         return rng.integers(self.min, self.max, size=count, endpoint=True)
 
 
 @frozen
-class Lognormal(Consistent):
+class Lognormal(_Bounded):
     """Log-normal with two of `mean`, `p50` (the median) and `sigma` (of the logarithm) given.
 
     Rounded to whole tokens, then clipped to `min ... max`, which moves the mean where the bounds bite.
@@ -64,16 +71,12 @@ class Lognormal(Consistent):
 
     @staticmethod
     def contradictions(values: Mapping[str, Any]) -> list[str]:
-        sentences = out_of_order(values, "min", "max")
+        sentences = _Bounded.contradictions(values)
         if [values[name] for name in ("mean", "p50", "sigma")].count(None) != 1:
             sentences.append("two of mean, p50 and sigma must be given, and not the third")
         elif values["sigma"] is None:
             sentences += out_of_order(values, "p50", "mean")
         return sentences
-
-    @property
-    def most(self) -> int:
-        return self.max
 
     def sample(self, rng: np.random.Generator, count: int) -> np.ndarray:
         if self.sigma is None:
@@ -90,7 +93,7 @@ class Lognormal(Consistent):
 
 
 @frozen
-class GammaLength(Consistent):
+class GammaLength(_Bounded):
     """Gamma-distributed with a `mean` and a coefficient of variation `cv`.
 
     Rounded to whole tokens, then clipped to `min ... max`, which moves the mean where the bounds bite.
@@ -101,21 +104,13 @@ class GammaLength(Consistent):
     min: int = field(default=1, validator=token_count)
     max: int = field(default=MAX_TOKENS, validator=token_count)
 
-    @staticmethod
-    def contradictions(values: Mapping[str, Any]) -> list[str]:
-        return out_of_order(values, "min", "max")
-
-    @property
-    def most(self) -> int:
-        return self.max
-
     def sample(self, rng: np.random.Generator, count: int) -> np.ndarray:
         values = np.rint(rng.gamma(self.cv**-2, self.cv**2 * self.mean, size=count))
         return np.clip(values, self.min, self.max).astype(np.int64)
 
 
 @frozen
-class Zipf(Consistent):
+class Zipf(_Bounded):
     """Whole numbers n from `min` to `max` with a probability proportional to n ** -exponent: many short, few long."""
 
     exponent: float = field(validator=between(0, 10))
@@ -124,15 +119,11 @@ class Zipf(Consistent):
 
     @staticmethod
     def contradictions(values: Mapping[str, Any]) -> list[str]:
-        sentences = out_of_order(values, "min", "max")
+        sentences = _Bounded.contradictions(values)
         low, high = values["min"], values["max"]
         if isinstance(low, int) and isinstance(high, int) and high - low >= MOST_VALUES:
             sentences.append(f"max must be less than min + {MOST_VALUES:,}, got {low:,} and {high:,}")
         return sentences
-
-    @property
-    def most(self) -> int:
-        return self.max
 
     @cached_property
     def _cumulated(self) -> np.ndarray:
