@@ -19,26 +19,16 @@ from kvsim.workload.generate import (
     Generated,
     Length,
     Lognormal,
-    Poisson,
     SharedPrefixes,
     Uniform,
     random_stream,
     streams,
 )
 from kvsim.workload.request import Request, Span
+from tests.workload.generate.makers import make_workload
 
 SECOND = 10**9
 NUM = 20_000
-
-
-def make_workload(**changes: Any) -> Poisson:
-    values: dict[str, Any] = {
-        "rate": 4.0,
-        "num_requests": 200,
-        "prompt": Uniform(1, 2000),
-        "output": Uniform(1, 400),
-    }
-    return Poisson(**{**values, **changes})
 
 
 def draw(length: Length, count: int = NUM) -> np.ndarray:
