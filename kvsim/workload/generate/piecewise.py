@@ -2,6 +2,7 @@
 
 import csv
 import math
+import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from io import TextIOWrapper
 from itertools import cycle, pairwise
@@ -153,7 +154,7 @@ def _read_windows(path: Path) -> tuple[Window, ...]:
     """Rows without a header: start (s), rate (1/s), cv, Gamma or Weibull, and what else there may be."""
     try:
         rows = [(number, row) for number, row in enumerate(_csv_rows(path), 1) if row]
-    except (OSError, EOFError, UnicodeDecodeError, csv.Error) as error:
+    except (OSError, EOFError, zlib.error, UnicodeDecodeError, csv.Error) as error:
         raise TraceError(f"{path}: cannot be read: {error}") from None
     if len(rows) < 2:
         raise TraceError(f"{path}: must have at least two windows, got {len(rows)}")

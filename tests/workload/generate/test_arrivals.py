@@ -1,3 +1,4 @@
+import gzip
 import math
 from itertools import islice
 from pathlib import Path
@@ -246,3 +247,12 @@ def test_windows_of_a_file_that_bring_nothing_cannot_be_repeated(tmp_path: Path)
     rare = Windows(**ONE, path="w.csv", repeat=True, num_requests=5)
     with pytest.raises(TraceError, match=r"w\.csv: windows that are repeated must bring at least 0\.001 requests"):
         rare.loaded(tmp_path)
+
+
+def test_windows_of_a_damaged_gzip_file_are_refused(tmp_path: Path) -> None:
+    packed = bytearray(gzip.compress(b"0,1,1,Gamma\n1,1,1,Gamma\n" * 50))
+    packed[12] ^= 0xFF
+    packed[14] ^= 0xFF
+    (tmp_path / "w.csv.gz").write_bytes(packed)
+    with pytest.raises(TraceError, match=r"w\.csv\.gz: cannot be read: Error -3 while decompressing"):
+        Windows(**ONE, path="w.csv.gz").loaded(tmp_path)
