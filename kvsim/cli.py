@@ -82,6 +82,9 @@ def run(
         list[str] | None,
         typer.Option("--set", metavar="TABLE.KEY=VALUE", help="Override a key; an empty value removes it. Repeatable."),
     ] = None,
+    step: Annotated[
+        bool, typer.Option("--step", help="Take step after step instead of windows of them; slower, to the same end.")
+    ] = False,
     check: Annotated[bool, typer.Option("--check", help="Recount all of memory after every step; slow.")] = False,
     json: Annotated[
         bool, typer.Option("--json", help="Print the summary as JSON on stdout, and nothing else.")
@@ -95,14 +98,17 @@ def run(
     - `kvsim run scenarios/quick_start.toml --set memory.block_size=128 --set workload.rate=8`
     - `kvsim run scenarios/quick_start.toml --json`
     """
-    from kvsim.study.files import remove_other_results, staged, summary_json, write_results
+    from kvsim.engine.tables import NoTables
+    from kvsim.study.files import TablesInFiles, remove_other_results, staged, summary_json, tables_of, write_results
     from kvsim.study.run import simulate
     from kvsim.study.scenario import load_scenario
 
-    loaded = load_scenario(scenario, tuple(set_ or ()))
+    overrides = (*(set_ or ()), *(["engine.fast_forward=false"] if step else []))
+    loaded = load_scenario(scenario, overrides)
     with staged(out) if out else nullcontext() as folder:
+        tables = TablesInFiles(folder, tables_of(loaded.study.write)) if folder is not None else NoTables()
         with _progress_bar("simulating requests") as on_progress:
-            results = simulate(loaded, check=check, on_progress=on_progress)
+            results = simulate(loaded, tables=tables, check=check, on_progress=on_progress)
         if folder is not None:
             write_results(results, folder, loaded.study.write)
     if out is not None:
@@ -292,13 +298,16 @@ def _trace_lengths(path: Path | None, trace_format: str | None) -> list[int] | N
 
 
 @contextmanager
-def _progress_bar(label: str) -> Iterator["Progress"]:
+def _progress_bar(label: str) -> Iterator["Progress | None"]:
     """A bar on stderr, or nothing where that is not a terminal."""
     from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-    columns = (TextColumn(label), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
     console = Console(stderr=True)
-    with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as bar:
+    if not console.is_terminal:
+        yield None
+        return
+    columns = (TextColumn(label), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+    with Progress(*columns, console=console, transient=True) as bar:
         task = bar.add_task(label, total=None)
         yield lambda done, total: bar.update(task, completed=done, total=total)

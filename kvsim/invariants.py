@@ -13,6 +13,11 @@
 11  the requests that hold memory are those that run, and hold what they have computed
 12  no request runs and waits at once
 13  what a request has computed, it knows, and it has not passed its end
+14  the cached order has every run of cached blocks once, and no other
+15  a chain is in use up to some block and resident up to another; its runs cover what lies between, the deepest first
+16  a chain is in use as far as the requests that run hold it, and each of them is counted
+17  a spare is the last block of its owner, and carries a key that is resident
+18  the keys of a contested chain are a prefix, and each of their copies is in use or cached
 """
 
 from kvsim.errors import InvariantError

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from tests.replay import Case, read_case, replay, replay_scale
+from tests.replay_clocked import NAMES_BLOCKS, is_in_scope, replay_clocked
 
 # What was decided, before what follows from it.
 STEP_FIELDS = (
@@ -60,9 +61,21 @@ def check_case(case: Case, *, check: bool = True) -> Difference | None:
     return first_difference(case, replay(case, check=check))
 
 
+def check_case_in_chains(case: Case, *, fast_forward: bool, check: bool = True) -> Difference | None:
+    """The same for the clocked scheduler and chains of blocks, in everything but block ids."""
+    got = replay_clocked(case, fast_forward=fast_forward, check=check)
+    if "steps" not in case:
+        return next(_differing("end", SCALE_FIELDS, case, got), None)
+    untold = {*NAMES_BLOCKS, *(["keys"] if fast_forward else [])}
+    steps = [{name: value for name, value in step.items() if name not in untold} for step in case["steps"]]
+    untold |= {"truncated", "stalled"} if case.get("truncated") else set()
+    told = {name: value for name, value in case.items() if name not in untold}
+    return first_difference(told | {"steps": steps}, {name: got[name] for name in got if name not in untold})
+
+
 def first_difference(expected: Case, got: Case) -> Difference | None:
     """Compare two logs; fields that a log does not keep at all are not compared, empty ones may be left out."""
-    optional = [name for name in ("tables", "keys", "free_queue") if not _is_logged(expected, name)]
+    optional = [name for name in ("alloc", "tables", "keys", "free_queue") if not _is_logged(expected, name)]
     if _is_logged(expected, "tables"):
         optional.append("alloc")  # whole tables stand instead of it
     fields = tuple(name for name in STEP_FIELDS if name not in optional)
@@ -93,21 +106,26 @@ def _differing(where: str, fields: tuple[str, ...], expected: Case, got: Case) -
 def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.check_decisions", description=__doc__)
     parser.add_argument("folder", type=Path, help="folder with recorded cases")
-    parser.add_argument("--step", action="store_true", help="step by step: so far the only way that a run is simulated")
-    folder = parser.parse_args(arguments).folder
-    compared = matching = 0
-    for path in case_files(folder):
+    parser.add_argument("--step", action="store_true", help="chains of blocks step by step, without windows")
+    options = parser.parse_args(arguments)
+    in_chains = "in chains of blocks, " + ("step by step" if options.step else "with windows")
+    compared = {"block by block": 0, in_chains: 0}
+    matching = dict(compared)
+    for path in case_files(options.folder):
         case = read_case(path)
-        compared += 1
-        difference = check_case(case)
-        if difference is None:
-            matching += 1
-        else:
-            print(f"{case['name']}: {difference}")
-    print(f"{matching} of {compared} match")
-    if not compared:
-        print(f"no case in {folder}", file=sys.stderr)
-    return 0 if compared and matching == compared else 1
+        checks = {"block by block": check_case(case)}
+        if is_in_scope(case):
+            checks[in_chains] = check_case_in_chains(case, fast_forward=not options.step)
+        for form, difference in checks.items():
+            compared[form] += 1
+            matching[form] += difference is None
+            if difference is not None:
+                print(f"{case['name']}, {form}: {difference}")
+    for form, number in compared.items():
+        print(f"{matching[form]} of {number} match {form}")
+    if not any(compared.values()):
+        print(f"no case in {options.folder}", file=sys.stderr)
+    return 0 if any(compared.values()) and matching == compared else 1
 
 
 if __name__ == "__main__":

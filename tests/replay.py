@@ -14,7 +14,7 @@ from typing import Any
 from kvsim.engine.config import EngineConfig
 from kvsim.engine.latency import LatencyModel
 from kvsim.engine.recorder import Recorder
-from kvsim.engine.scheduler import Sampled, Step, check_invariants
+from kvsim.engine.scheduler import Sampled, Scheduler, Step
 from kvsim.engine.simulation import Simulation
 from kvsim.engine.state import RequestState
 from kvsim.memory.groups import LayerGroup
@@ -93,11 +93,11 @@ class _Replay:
         self.check = check
         self.caching = config["enable_prefix_caching"]
         self.allocator = case_allocator(case)
+        self.scheduler = Scheduler(case_config(case), self.allocator, watermark_blocks(case))
         self.simulation = Simulation(
-            case_config(case),
-            self.allocator,
+            self.scheduler.config,
+            self.scheduler,
             case_requests(case),
-            watermark_blocks=watermark_blocks(case),
             on_step=self.on_step,
             on_outputs=self.on_outputs,
             check=check,
@@ -114,18 +114,18 @@ class _Replay:
             self.simulation.run()
         except _LogEnds:
             return {**self.end, "truncated": True}
-        records = self.recorder.records.values()
-        self.repeat_idle_steps(max((r.ended_ns or 0 for r in records if r.outcome == "aborted"), default=0))
+        ends = [state.ended_ns or 0 for state in self.recorder.states if state.outcome == "aborted"]
+        self.repeat_idle_steps(max(ends, default=0))
         if self.check:
-            check_invariants(self.simulation.scheduler)
+            self.scheduler.check()
         return {**self.how_it_ends(), "stalled": self.simulation.stalled is not None}
 
     def how_it_ends(self) -> Case:
-        rejected = [id for id, record in self.recorder.records.items() if record.outcome == "rejected"]
+        states = self.recorder.states
         return {
             "steps": self.steps,
-            "outcome": [self.outcome(id) for id in self.recorder.records if id not in rejected],
-            "rejected_by_front_end": rejected,
+            "outcome": [self.outcome(state) for state in states if state.outcome != "rejected"],
+            "rejected_by_front_end": [state.request.id for state in states if state.outcome == "rejected"],
             "final_free_queue": list(self.allocator.pool.free_queue()),
         }
 
@@ -134,7 +134,7 @@ class _Replay:
             raise _LogEnds
         self.repeat_idle_steps(now)
         holdings = self.allocator.holdings
-        running = [state.request.id for state in self.simulation.scheduler.running]
+        running = [state.request.id for state in self.scheduler.running]
         admitted = {state.request.id for state, _hit in step.admitted + step.resumed}
         self.states.update((state.request.id, state) for state, _hit in step.admitted)
         alloc = []
@@ -144,16 +144,15 @@ class _Replay:
             if appended:
                 alloc.append([id, appended])
         self.table_lengths = {id: len(holding.tables[0].blocks) for id, holding in holdings.items()}
-        records = self.recorder.records.items()
         record = {
             "step": now,
-            "aborted": [id for id, r in records if r.outcome == "aborted" and r.ended_ns == now],
+            "aborted": [s.request.id for s in self.recorder.states if s.outcome == "aborted" and s.ended_ns == now],
             "sched": [[state.request.id, num_tokens] for state, num_tokens in step.scheduled.items()],
             "new": [[state.request.id, hit.num_tokens] for state, hit in step.admitted],
             "resumed": [[state.request.id, hit.num_tokens] for state, hit in step.resumed],
             "preempted": [state.request.id for state in step.preempted],
             "running": running,
-            "waiting": [state.request.id for state in self.simulation.scheduler.waiting],
+            "waiting": [state.request.id for state in self.scheduler.waiting],
             "free": self.allocator.pool.num_free,
             "nblocks": [self.by_group(len(table.blocks) for table in holdings[id].tables) for id in running],
             "alloc": alloc,
@@ -191,21 +190,20 @@ class _Replay:
 
     def is_anyone_there(self, step: int) -> bool:
         return any(
-            record.request.arrival_ns <= step and (record.ended_ns is None or record.ended_ns > step)
-            for record in self.recorder.records.values()
+            state.request.arrival_ns <= step and (state.ended_ns is None or state.ended_ns > step)
+            for state in self.recorder.states
         )
 
-    def outcome(self, id: int) -> Case:
-        record = self.recorder.records[id]
-        gone = record.ended_ns is not None
-        aborted = record.outcome == "aborted"
+    def outcome(self, state: RequestState) -> Case:
+        gone = state.ended_ns is not None
+        aborted = state.outcome == "aborted"
         return {
-            "id": id,
-            "cached": None if record.admitted_ns is None else record.hit_tokens,
-            "first_token_step": None if record.first_token_ns is None else record.first_token_ns - 1,
-            "finish_step": record.ended_ns if aborted or record.ended_ns is None else record.ended_ns - 1,
-            "preemptions": record.preemptions,
-            "output_len": record.generated_tokens if gone else 0,
+            "id": state.request.id,
+            "cached": None if state.admitted_ns is None else state.hit_tokens,
+            "first_token_step": None if state.first_token_ns is None else state.first_token_ns - 1,
+            "finish_step": state.ended_ns if aborted or state.ended_ns is None else state.ended_ns - 1,
+            "preemptions": state.num_preemptions,
+            "output_len": state.num_output_tokens if gone else 0,
             "reason": ("abort" if aborted else "length") if gone else None,
         }
 
@@ -261,13 +259,13 @@ def replay_scale(case: Case) -> Case:
         digest.update((json.dumps(line, separators=(",", ":")) + "\n").encode())
         if totals["steps"] % DIGEST_EVERY == 0:
             digests.append([totals["steps"], digest.hexdigest()])
-            check_invariants(simulation.scheduler)
+            scheduler.check()
 
+    scheduler = Scheduler(case_config(case), allocator, watermark_blocks(case))
     simulation = Simulation(
-        case_config(case),
-        allocator,
+        scheduler.config,
+        scheduler,
         case_requests(case),
-        watermark_blocks=watermark_blocks(case),
         on_step=on_step,
         on_outputs=on_outputs,
         futile_cycles=NEVER,

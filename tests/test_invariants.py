@@ -17,7 +17,7 @@ import pytest
 from kvsim import invariants
 from kvsim.engine.config import EngineConfig
 from kvsim.engine.latency import LatencyModel
-from kvsim.engine.scheduler import Sampled, Scheduler, Step, check_invariants
+from kvsim.engine.scheduler import Sampled, Scheduler, Step
 from kvsim.engine.simulation import Simulation
 from kvsim.errors import InvariantError
 from kvsim.invariants import hold
@@ -36,9 +36,11 @@ def make_simulation(
     on_outputs: Callable[[int, Sampled], None] | None = None,
     check: bool = True,
 ) -> Simulation:
+    memory = PagedAllocator(20, 4, True, groups=GROUPS, block_bytes=400, retention_interval=None)
+    scheduler = Scheduler(EngineConfig(max_model_len=100, max_num_seqs=2, latency=ONE_NS), memory)
     return Simulation(
-        EngineConfig(max_model_len=100, max_num_seqs=2, latency=ONE_NS),
-        PagedAllocator(20, 4, True, groups=GROUPS, block_bytes=400, retention_interval=None),
+        scheduler.config,
+        scheduler,
         [
             make_request(0, shared=8, own=1, output=1),
             *(make_request(id, shared=8, own=own, output=6, arrival=1) for id, own in ((1, 1), (2, 4), (3, 9))),
@@ -52,8 +54,13 @@ def make_simulation(
 def make_engine() -> tuple[Scheduler, PagedAllocator]:
     simulation = make_simulation()
     simulation.run(until_ns=3)
-    assert isinstance(simulation.allocator, PagedAllocator)
-    return simulation.scheduler, simulation.allocator
+    return engine_of(simulation)
+
+
+def engine_of(simulation: Simulation) -> tuple[Scheduler, PagedAllocator]:
+    assert isinstance(simulation.scheduler, Scheduler)
+    assert isinstance(simulation.memory, PagedAllocator)
+    return simulation.scheduler, simulation.memory
 
 
 def table(memory: PagedAllocator, id: int, group: int) -> list[int]:
@@ -126,10 +133,10 @@ def test_every_invariant_is_broken_and_no_other() -> None:
 @pytest.mark.parametrize(("number", "damage"), DAMAGES)
 def test_what_is_broken_is_named_first(number: int, damage: Damage) -> None:
     engine, memory = make_engine()
-    check_invariants(engine)
+    engine.check()
     damage(engine, memory)
     with pytest.raises(InvariantError, match=rf"^invariant {number} does not hold: \S") as caught:
-        check_invariants(engine)
+        engine.check()
     assert caught.value.number == number
 
 
@@ -140,8 +147,7 @@ def test_a_run_that_is_checked_ends_where_it_was_damaged(number: int, damage: Da
 
     def on_step(now: int, _step: Step) -> None:
         if now == 1:
-            assert isinstance(simulation.allocator, PagedAllocator)
-            damage(simulation.scheduler, simulation.allocator)
+            damage(*engine_of(simulation))
 
     simulation = make_simulation(on_step, lambda now, _sampled: ends.append(now))
     with pytest.raises(InvariantError) as caught:
@@ -150,21 +156,22 @@ def test_a_run_that_is_checked_ends_where_it_was_damaged(number: int, damage: Da
 
 
 def test_a_run_that_is_not_checked_does_not_mind() -> None:
-    simulation = make_simulation(lambda now, _step: add(simulation.allocator, "_window_saving_bytes", 1), check=False)
+    simulation = make_simulation(lambda now, _step: add(simulation.memory, "_window_saving_bytes", 1), check=False)
     simulation.run()
-    assert {record.outcome for record in simulation.recorder.records.values()} == {"finished"}
+    assert {state.outcome for state in simulation.recorder.states} == {"finished"}
 
 
 def test_a_run_is_checked_after_every_decision_and_at_the_end_of_every_step() -> None:
     seen: list[tuple[str, int]] = []
     simulation = make_simulation(lambda now, _: seen.append(("decided", now)), lambda now, _: seen.append(("end", now)))
-    recount = simulation.allocator.check
+    _engine, memory = engine_of(simulation)
+    recount = memory.check
 
     def check() -> None:
         seen.append(("checked", simulation.now))
         recount()
 
-    simulation.allocator.check = check
+    memory.check = check
     simulation.run(until_ns=3)
     assert seen == [
         *(("checked", 0), ("decided", 0), ("checked", 1), ("end", 1)),

@@ -19,7 +19,8 @@ class EngineConfig:
     `rules` names the engine and version whose rules hold. `max_model_len` bounds prompt plus output; None is what
     the model's own config says. `max_waiting` bounds the queue: a request that finds it full is rejected. `timeout`
     is how long a request waits for its first admission at most. `reject_unservable` turns requests away that the
-    pool could never hold; the real engine lets them block the queue (rule 15).
+    pool could never hold; the real engine lets them block the queue (rule 15). `fast_forward` takes decode steps that
+    are alike at once; with false step follows step, to the same end.
     """
 
     rules: str = field(default="vllm-0.32", validator=one_of(ENGINE_RULES))
@@ -35,3 +36,4 @@ class EngineConfig:
     max_waiting: int | None = field(default=None, validator=_optional_at_least_one)
     timeout: int | None = field(default=None, validator=_optional_at_least_one, metadata=NANOSECONDS)
     latency: LatencyModel = field(factory=LatencyModel)
+    fast_forward: bool = True

@@ -23,32 +23,17 @@ class WaitingQueue(Protocol):
     def __iter__(self) -> Iterator[RequestState]: ...
 
 
-class FirstComeFirstServed:
+class FirstComeFirstServed(deque[RequestState]):
     """Submission appends; a preempted request goes to the very front."""
 
-    def __init__(self) -> None:
-        self._states: deque[RequestState] = deque()
-
-    def submit(self, state: RequestState) -> None:
-        self._states.append(state)
-
-    def put_back(self, state: RequestState) -> None:
-        self._states.appendleft(state)
+    submit = deque.append
+    put_back = deque.appendleft
 
     def head(self) -> RequestState:
-        return self._states[0]
+        return self[0]
 
-    def pop(self) -> RequestState:
-        return self._states.popleft()
-
-    def remove(self, state: RequestState) -> None:
-        self._states.remove(state)
-
-    def __len__(self) -> int:
-        return len(self._states)
-
-    def __iter__(self) -> Iterator[RequestState]:
-        return iter(self._states)
+    def pop(self) -> RequestState:  # type: ignore[override]  # a queue has one end to take from
+        return self.popleft()
 
 
 class MostUrgentFirst:

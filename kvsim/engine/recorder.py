@@ -1,38 +1,14 @@
 """What happened, in columns while a run goes on."""
 
-from array import array
+from collections import deque
 from typing import Literal, get_args
 
-from attrs import define, field
+from attrs import define
 
 from kvsim.engine.scheduler import HeldBack, Sampled, Step
-from kvsim.engine.state import RequestState
+from kvsim.engine.state import Outcome, RejectReason, RequestState
+from kvsim.engine.timeline import ROWS_AT_ONCE, Decoding, Rows, Timeline
 from kvsim.memory.allocator import Occupancy, Shortfall
-from kvsim.workload.request import Request
-
-Outcome = Literal["finished", "cut", "rejected", "timed_out", "aborted", "unfinished"]
-"""How a request ended, exactly one each. `cut`: it ended at max_model_len before its output was complete."""
-
-RejectReason = Literal["prompt_too_long", "never_fits", "queue_full"]
-
-Event = Literal[
-    "arrived", "admitted", "resumed", "preempted", "refused", "finished", "rejected", "timed_out", "aborted"
-]
-"""Things counted in each row of the timeline; `finished` includes the cut ones."""
-
-EVENTS: tuple[str, ...] = get_args(Event)
-
-LEVELS = (
-    "allocated_blocks",
-    "cached_blocks",
-    "blank_blocks",
-    "live_bytes",
-    "padding_bytes",
-    "logical_bytes",
-    "window_saving_bytes",
-    "running",
-    "waiting",
-)
 
 
 @define
@@ -47,137 +23,146 @@ class Pressure:
     shortfall: Shortfall
 
 
-@define
-class RequestRecord:
-    """One row of the requests table; times in nanoseconds, None where it never came to that."""
-
-    request: Request
-    admitted_ns: int | None = None
-    first_token_ns: int | None = None
-    ended_ns: int | None = None
-    generated_tokens: int = 0
-    hit_tokens: int = 0
-    resumed_hit_tokens: int = 0
-    refusals: int = 0
-    refusal_causes: dict[str, int] = field(factory=dict)
-    blocked_ns: int = 0
-    preemptions: int = 0
-    recomputed_tokens: int = 0
-    outcome: Outcome = "unfinished"
-    reason: RejectReason | None = None
-
-
 class Recorder:
-    """One row of levels and event counts per instant at which anything changed, one record per request.
+    """Levels and event counts by instant, requests in order of arrival, and what memory said no to.
 
-    A row holds from its time to that of the next one; changes at one instant share a row. A request is blocked from
-    a step that refused it until the next decision, so at most one is blocked at a time.
+    What is complete can be taken out while the run goes on (`take_rows` and the other two), so that no more is held
+    than what is under way. A request is blocked from a step that refused it until the next decision, so at most one
+    is blocked at a time.
     """
 
     def __init__(self) -> None:
-        self.times = array("q")
-        self.levels = {name: array("q") for name in LEVELS}
-        self.events = {name: array("q") for name in EVENTS}
-        self.records: dict[int, RequestRecord] = {}
+        self.timeline = Timeline()
+        self.states: deque[RequestState] = deque()
         self.pressure: list[Pressure] = []
         self.held_back_steps = dict.fromkeys(get_args(HeldBack), 0)
         self.num_ended = 0
         self.num_steps = 0
-        self._blocked: RequestRecord | None = None
+        self._blocked: RequestState | None = None
         self._last_refusal: Pressure | None = None
         self._blocked_since_ns = 0
-        self._pending = dict.fromkeys(EVENTS, 0)
-        self._level_appends = [column.append for column in self.levels.values()]
 
-    def arrived(self, request: Request) -> None:
-        self.records[request.id] = RequestRecord(request)
-        self._pending["arrived"] += 1
+    # what happens
 
-    def rejected(self, now: int, request: Request, reason: RejectReason) -> None:
-        record = self.records[request.id]
-        record.reason = reason
-        self._end(record, now, "rejected")
-        self._pending["rejected"] += 1
+    def arrived(self, now: int, state: RequestState) -> None:
+        self.states.append(state)
+        self.timeline.instants["arrived"].append(now)
+
+    def rejected(self, now: int, state: RequestState, reason: RejectReason) -> None:
+        state.reason = reason
+        self._end(state, now, "rejected")
+        self.timeline.instants["rejected"].append(now)
 
     def step_began(self, now: int, step: Step) -> None:
-        """Admissions, preemptions and a refusal of a step that starts now."""
-        self._unblock(now)
-        self.num_steps += bool(step.scheduled)
+        """Admissions, preemptions and a refusal of a step (or a window of them, all alike) that starts now."""
+        if self._blocked is not None:
+            self._unblock(now)
+        if step.decode_seqs or step.prefill_tokens:
+            self.num_steps += step.num_ticks
         if step.held_back is not None:
-            self.held_back_steps[step.held_back] += 1
+            self.held_back_steps[step.held_back] += step.num_ticks
+        pending = self.timeline.pending
         for state, shortfall in zip(step.preempted, step.preemption_shortfalls, strict=True):
-            self.records[state.request.id].preemptions += 1
-            self._pending["preempted"] += 1
+            pending.preempted += 1
             self.pressure.append(Pressure(now, "preempted", state.request.id, "blocks", 1, shortfall))
         if step.refused is None:
             self._last_refusal = None
         for state, hit in step.admitted:
-            record = self.records[state.request.id]
-            record.admitted_ns = now
-            record.hit_tokens = hit.num_tokens
-            self._pending["admitted"] += 1
+            state.admitted_ns = now
+            state.hit_tokens = hit.num_tokens
         for state, hit in step.resumed:
-            self.records[state.request.id].resumed_hit_tokens += hit.num_tokens
-            self._pending["resumed"] += 1
+            state.resumed_hit_tokens += hit.num_tokens
+        pending.admitted += len(step.admitted)
+        pending.resumed += len(step.resumed)
         if step.refused is not None and step.refusal_shortfall is not None:
-            self._refused(now, step.refused, step.refusal_shortfall)
+            self._refused(now, step.refused, step.refusal_shortfall, step.num_ticks)
 
-    def _refused(self, now: int, state: RequestState, shortfall: Shortfall) -> None:
-        record = self._blocked = self.records[state.request.id]
+    def _refused(self, now: int, state: RequestState, shortfall: Shortfall, steps: int) -> None:
+        self._blocked = state
         self._blocked_since_ns = now
-        self._pending["refused"] += 1
-        record.refusals += 1
+        self.timeline.pending.refused += 1
+        state.refusals += steps
         cause = shortfall.least_change
-        record.refusal_causes[cause] = record.refusal_causes.get(cause, 0) + 1
+        if state.refusal_causes is None:
+            state.refusal_causes = {}
+        state.refusal_causes[cause] = state.refusal_causes.get(cause, 0) + steps
         last = self._last_refusal
         if last is not None and (last.request_id, last.cause) == (state.request.id, cause):
-            last.steps += 1
+            last.steps += steps
         else:
-            last = Pressure(now, "refused", state.request.id, cause, 1, shortfall)
+            last = Pressure(now, "refused", state.request.id, cause, steps, shortfall)
             self._last_refusal = last
             self.pressure.append(last)
 
     def _unblock(self, now: int) -> None:
-        if self._blocked is not None:
-            self._blocked.blocked_ns += now - self._blocked_since_ns
-            self._blocked = None
+        assert self._blocked is not None, "somebody is blocked"
+        self._blocked.blocked_ns += now - self._blocked_since_ns
+        self._blocked = None
 
     def step_ended(self, now: int, sampled: Sampled) -> None:
         """First tokens and finishes at the end of a step."""
         for state in sampled.first_tokens:
-            self.records[state.request.id].first_token_ns = now
+            state.first_token_ns = now
         for state in sampled.finished:
-            complete = state.num_output_tokens == state.request.output_tokens
-            self.gone(now, state, "finished" if complete else "cut")
+            request = state.request
+            complete = state.num_tokens - request.prompt_tokens == request.output_tokens
+            state.ended_ns = now
+            state.outcome = "finished" if complete else "cut"
+        self.num_ended += len(sampled.finished)
+        self.timeline.pending.finished += len(sampled.finished)
 
-    def gone(self, now: int, state: RequestState, outcome: Outcome) -> None:
-        """A submitted request has left the engine, or is still there at the end of the run."""
-        record = self.records[state.request.id]
-        record.generated_tokens = state.num_output_tokens
-        record.recomputed_tokens = state.num_recomputed_tokens
-        if record is self._blocked or outcome == "unfinished":
+    def left(
+        self, now: int, state: RequestState, outcome: Literal["timed_out", "aborted"], *, was_running: bool
+    ) -> None:
+        """A submitted request has left the engine, or its queue, before its end."""
+        if state is self._blocked:
             self._unblock(now)
-        if outcome == "unfinished":
-            return
-        self._end(record, now, outcome)
-        self._pending["finished" if outcome == "cut" else outcome] += 1
+        self._end(state, now, outcome)
+        instants = self.timeline.instants
+        instants[outcome].append(now)
+        if was_running:
+            instants["left_running"].append(now)
 
-    def _end(self, record: RequestRecord, now: int, outcome: Outcome) -> None:
-        record.ended_ns = now
-        record.outcome = outcome
+    def stopped(self, now: int) -> None:
+        """The run is over; who is still there stays unfinished."""
+        if self._blocked is not None:
+            self._unblock(now)
+
+    def _end(self, state: RequestState, now: int, outcome: Outcome) -> None:
+        state.ended_ns = now
+        state.outcome = outcome
         self.num_ended += 1
 
-    def observe(self, now: int, occupancy: Occupancy, num_running: int, num_waiting: int) -> None:
-        """Write down the levels that hold from now on, with the events since the last call."""
-        if self.times and self.times[-1] == now:
-            for column, value in zip(self.levels.values(), (*occupancy, num_running, num_waiting), strict=True):
-                column[-1] = value
-            for name, count in self._pending.items():
-                self.events[name][-1] += count
-        else:
-            self.times.append(now)
-            for append, value in zip(self._level_appends, (*occupancy, num_running, num_waiting), strict=True):
-                append(value)
-            for name, count in self._pending.items():
-                self.events[name].append(count)
-        self._pending = dict.fromkeys(EVENTS, 0)
+    def observe(self, now: int, occupancy: Occupancy, running: int, decoding: Decoding | None = None) -> None:
+        """Write down the levels that hold from now on, with the events since the last call.
+
+        For a window of steps they are those before its first step, and `decoding` says what the steps do.
+        """
+        self.timeline.observe(now, occupancy, running, decoding)
+
+    # what is taken out
+
+    @property
+    def is_full(self) -> bool:
+        """So much has come together that rows should be taken out."""
+        return self.timeline.num_rows >= ROWS_AT_ONCE or len(self.pressure) >= ROWS_AT_ONCE
+
+    def take_rows(self, before_ns: int | None = None) -> Rows:
+        """Rows of the timeline before an instant, or all."""
+        return self.timeline.take(before_ns)
+
+    def take_states(self, *, all: bool = False) -> list[RequestState]:
+        """The first requests in order of arrival, as far as they have ended, or all."""
+        states = self.states
+        taken = []
+        while states and (all or states[0].ended_ns is not None):
+            taken.append(states.popleft())
+        return taken
+
+    def take_pressure(self, *, all: bool = False) -> list[Pressure]:
+        """The rows that no step can add to any more, or all."""
+        last = self._last_refusal
+        kept = [last] if last is not None and self.pressure and self.pressure[-1] is last and not all else []
+        taken = self.pressure[: len(self.pressure) - len(kept)]
+        self.pressure = kept
+        return taken

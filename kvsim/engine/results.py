@@ -3,10 +3,12 @@
 from functools import cached_property
 from typing import Any
 
+import polars as pl
 from attrs import field, frozen
 
 from kvsim.engine.metrics import METRICS, Number
-from kvsim.engine.tables import RunTables
+from kvsim.engine.tables import MemoryShape, Tables, whole
+from kvsim.engine.totals import Totals
 
 CLAIM = (
     "A sizing model of KV-cache memory, not an out-of-memory predictor and not a throughput benchmark; step "
@@ -16,19 +18,43 @@ CLAIM = (
 
 
 @frozen(eq=False, kw_only=True)
-class Results(RunTables):
+class Results:
     """The outcome of one run. `description` is all that was put in, ready for JSON; `stalled` says which request
     blocked the engine for ever, if one did.
+
+    `timeline`, `requests` and `pressure` read a whole table from where `tables` keeps it.
     """
 
     description: dict[str, Any]
+    totals: Totals
+    tables: Tables
     notes: tuple[str, ...] = field(default=())
     stalled: str | None = field(default=None)
+
+    @property
+    def shape(self) -> MemoryShape:
+        return self.totals.shape
+
+    @property
+    def worst_case_bytes(self) -> int:
+        return self.totals.worst_case_bytes
+
+    @cached_property
+    def timeline(self) -> pl.DataFrame:
+        return whole(self.tables, "timeline")
+
+    @cached_property
+    def requests(self) -> pl.DataFrame:
+        return whole(self.tables, "requests")
+
+    @cached_property
+    def pressure(self) -> pl.DataFrame:
+        return whole(self.tables, "pressure")
 
     @cached_property
     def metrics(self) -> dict[str, Number]:
         """All figures of METRICS by name."""
-        return {metric.name: metric.of(self) for metric in METRICS}
+        return {metric.name: metric.of(self.totals) for metric in METRICS}
 
     @property
     def summary(self) -> dict[str, Any]:

@@ -4,7 +4,8 @@ Rule numbers are those of tests/golden/vllm_scheduler/README.md. The scheduler d
 asks memory only through the `Allocator` protocol.
 """
 
-from typing import Literal
+from collections.abc import Iterable
+from typing import Literal, Protocol
 
 from attrs import define, field
 
@@ -12,7 +13,7 @@ from kvsim.engine.config import EngineConfig
 from kvsim.engine.queue import WAITING_QUEUES, WaitingQueue, urgency
 from kvsim.engine.state import RequestState
 from kvsim.invariants import hold
-from kvsim.memory.allocator import Allocator, Hit, Shortfall
+from kvsim.memory.allocator import Allocator, Hit, Memory, Shortfall
 from kvsim.rules import MAX_TOKENS
 
 HeldBack = Literal["preemption", "max_num_seqs", "token_budget"]
@@ -36,11 +37,15 @@ class Step:
     prefill_tokens: int = 0
     decode_seqs: int = 0
     context_tokens: int = 0
+    num_ticks: int = 1
+    """Of a window: how many such steps follow each other, each over one more token of every sequence."""
+    ends_at_arrival: bool = False
+    """A window in which nobody waits ends when somebody comes; behind others they only queue up."""
 
     @property
     def is_empty(self) -> bool:
         """Nothing was scheduled and nothing changed: trying again without a change decides the same."""
-        return not self.scheduled and not self.preempted
+        return not self.prefill_tokens and not self.decode_seqs and not self.preempted
 
 
 @define(slots=True, eq=False)
@@ -52,8 +57,53 @@ class Sampled:
     finished: list[RequestState] = field(factory=list)
 
 
+class StepScheduler(Protocol):
+    """What the simulation asks of a scheduler, which decides and knows no time."""
+
+    @property
+    def waiting(self) -> WaitingQueue: ...
+
+    @property
+    def memory(self) -> Memory: ...
+    @property
+    def num_running(self) -> int: ...
+    def submit(self, state: RequestState) -> None: ...
+    def abort(self, state: RequestState) -> bool:
+        """Take a request out between two steps, wherever it is; tells whether it was running."""
+        ...
+
+    def window(self) -> Step | None:
+        """Steps that only decode and may follow each other at once; None where the next must be decided by itself."""
+        ...
+
+    def decode(self, window: Step) -> list[int]:
+        """Let these steps happen, as many as it says by now; the blocks that they take, one after the other.
+
+        Of more steps than a block has slots, it is the first of them that are told, which then repeat.
+        """
+        ...
+
+    def schedule(self) -> Step:
+        """Decide one step, take its blocks and advance the scheduled requests (rules 2 and 5)."""
+        ...
+
+    def complete(self, step: Step) -> Sampled:
+        """Rules 2 and 3: sample one token where all known ones are computed, end and free what is done."""
+        ...
+
+    def settle(self) -> None:
+        """At the end: say of all that still run how far they have got."""
+        ...
+
+    def check(self) -> None:
+        """Recount invariants between two decisions; raises InvariantError with the first that does not hold."""
+        ...
+
+
 class Scheduler:
-    """`watermark_blocks` must be left over at an admission while anything runs (rule 13)."""
+    """One step after the other, request by request: the judge of every faster form.
+
+    `watermark_blocks` must be left over at an admission while anything runs (rule 13)."""
 
     def __init__(self, config: EngineConfig, allocator: Allocator, watermark_blocks: int = 0) -> None:
         self.config = config
@@ -64,19 +114,30 @@ class Scheduler:
         self._max_running = config.max_num_active_seqs or config.max_num_seqs
 
     @property
-    def has_requests(self) -> bool:
-        return bool(self.running) or len(self.waiting) > 0
+    def memory(self) -> Memory:
+        return self.allocator
+
+    @property
+    def num_running(self) -> int:
+        return len(self.running)
 
     def submit(self, state: RequestState) -> None:
         self.waiting.submit(state)
 
-    def abort(self, state: RequestState) -> None:
-        """Take a request out between two steps, wherever it is."""
+    def abort(self, state: RequestState) -> bool:
+        """Take a request out between two steps, wherever it is; tells whether it was running."""
         if state in self.running:
             self.running.remove(state)
             self.allocator.free(state.request)
-        else:
-            self.waiting.remove(state)
+            return True
+        self.waiting.remove(state)
+        return False
+
+    def window(self) -> None:
+        """Every step is decided by itself."""
+
+    def decode(self, window: Step) -> list[int]:
+        raise AssertionError("no windows were offered")
 
     def schedule(self) -> Step:
         """Decide one step, take its blocks and advance the scheduled requests (rules 2 and 5)."""
@@ -199,15 +260,22 @@ class Scheduler:
             self.running = [state for state in self.running if state not in done]
         return sampled
 
+    def settle(self) -> None:
+        """Every request knows at any time."""
 
-def check_invariants(scheduler: Scheduler) -> None:
-    """Recount invariants 1 to 13 between two decisions; raises InvariantError with the first that does not hold."""
-    scheduler.allocator.check()
-    computed = {state.request.id: state.num_computed_tokens for state in scheduler.running}
-    held = scheduler.allocator.held_tokens()
-    hold(11, computed == held, f"requests have computed {computed} tokens and hold {held}")
-    both = set(computed) & {state.request.id for state in scheduler.waiting}
+    def check(self) -> None:
+        """Recount invariants 1 to 13 between two decisions; raises InvariantError with the first that does not hold."""
+        self.allocator.check()
+        computed = {state.request.id: state.num_computed_tokens for state in self.running}
+        held = self.allocator.held_tokens()
+        hold(11, computed == held, f"requests have computed {computed} tokens and hold {held}")
+        check_requests(self.running, self.waiting)
+
+
+def check_requests(running: Iterable[RequestState], waiting: Iterable[RequestState]) -> None:
+    """Recount invariants 12 and 13."""
+    both = {state.request.id for state in running} & {state.request.id for state in waiting}
     hold(12, not both, f"requests {sorted(both)} run and wait")
-    for state in scheduler.running:
+    for state in running:
         known = state.num_computed_tokens <= state.num_tokens < state.stop_tokens
         hold(13, known, f"request {state.request.id}: {state.num_computed_tokens} computed, {state.num_tokens} known")

@@ -53,12 +53,21 @@ class Shortfall(NamedTuple):
     least_change: LeastChange
 
 
-class Allocator(Protocol):
-    """Questions change nothing; a refused action gives out nothing and returns False."""
+class Memory(Protocol):
+    """What may be asked by those who decide nothing. Sizes are bytes: of a token, and of a block beyond its tokens."""
+
+    token_bytes: int
+    padding_bytes: int
 
     def fits_empty_pool(self, prompt_tokens: int, num_tokens: int) -> bool:
         """Whether a request alone in the engine could be admitted with its prompt and grow to `num_tokens`."""
         ...
+
+    def occupancy(self) -> Occupancy: ...
+
+
+class Allocator(Memory, Protocol):
+    """Questions change nothing; a refused action gives out nothing and returns False."""
 
     def find_hit(self, request: Request, num_known_tokens: int) -> Hit:
         """The longest prefix of the known tokens that is in the cache, at most all but the last token."""
@@ -93,8 +102,6 @@ class Allocator(Protocol):
     def free(self, request: Request) -> None:
         """Take back all that an admitted request holds."""
         ...
-
-    def occupancy(self) -> Occupancy: ...
 
     def held_tokens(self) -> dict[int, int]:
         """Tokens that each admitted request has room for."""

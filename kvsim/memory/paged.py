@@ -78,7 +78,8 @@ class PagedAllocator:
         self._padding_bytes = [self.block_bytes - block_size * group.token_bytes for group in groups]
         kept = any(group.attention.kind == "full" for group in groups)
         self._longest_table = min(num_blocks, max_model_len // block_size) if kept else max_model_len // block_size
-        self._bytes_per_token = sum(group.token_bytes for group in groups)
+        self.padding_bytes = self._padding_bytes[0]
+        self.token_bytes = sum(group.token_bytes for group in groups)
         self._kinds: dict[Attention, list[int]] = {}
         for number, group in sorted(enumerate(groups), key=lambda pair: pair[1].attention.kind != "full"):
             self._kinds.setdefault(group.attention, []).append(number)
@@ -168,7 +169,7 @@ class PagedAllocator:
         boundaries = (request.prompt_tokens - 1, hit.boundary_tokens)
         keys = [] if self._tree is None else self._request_keys(request)
         holding = self.holdings[request.id] = Holding(hit.num_tokens, tables, keys, boundaries)
-        self._logical_bytes += hit.num_tokens * self._bytes_per_token
+        self._logical_bytes += hit.num_tokens * self.token_bytes
         self._extend(holding, num_tokens)
         return True
 
@@ -196,7 +197,7 @@ class PagedAllocator:
             self._live_bytes += tail * token_bytes
             self._count_allocated(number, -freed, self.block_size)
             self._window_saving_bytes -= table.num_dropped * self.block_size * token_bytes
-        self._logical_bytes -= holding.num_tokens * self._bytes_per_token
+        self._logical_bytes -= holding.num_tokens * self.token_bytes
 
     def why_not_admitted(
         self, request: Request, hit: Hit, num_tokens: int, must_fit_tokens: int | None, spare_blocks: int
@@ -260,7 +261,7 @@ class PagedAllocator:
                 self._count_allocated(number, missing, 0)
             self._live_bytes += added * self.groups[number].token_bytes
         holding.num_tokens = num_tokens
-        self._logical_bytes += added * self._bytes_per_token
+        self._logical_bytes += added * self.token_bytes
         num_full = num_tokens // self.block_size
         if self._tree is not None and num_full > holding.num_full:
             holding.num_full = num_full
@@ -333,7 +334,7 @@ class PagedAllocator:
         hold(9, live == self._live_bytes, f"{live} bytes are written, counted {self._live_bytes}")
         padding = sum(self._padding_bytes[number] for number in owner.values())
         hold(9, padding == self._padding_held, f"{padding} bytes are padding, counted {self._padding_held}")
-        logical = sum(holding.num_tokens for holding in self.holdings.values()) * self._bytes_per_token
+        logical = sum(holding.num_tokens for holding in self.holdings.values()) * self.token_bytes
         hold(10, logical == self._logical_bytes, f"{logical} logical bytes, counted {self._logical_bytes}")
         hold(10, saved == self._window_saving_bytes, f"windows saved {saved}, counted {self._window_saving_bytes}")
 

@@ -12,29 +12,29 @@ So (node that owns it, depth) names a token together with all before it, and the
 (node of its last token, i). Keys are exact: nothing is hashed, nothing collides. (Rule 16.)
 """
 
-from collections.abc import Iterable
-from typing import NamedTuple
+from collections.abc import Callable, Iterable, Iterator
+from typing import Generic, NamedTuple, TypeVar
 
 from kvsim.workload.request import Source, Span
 
 _BLOCK_BITS = 32
 
-
-class Piece(NamedTuple):
-    """The tokens of a content from the end of the piece before it up to depth `end` are owned by `node`."""
-
-    node: int
-    end: int
+Name = tuple[int, int, Source, int]
+"""What a node is filed under: its parent, the depth at which it leaves that, and the token it begins with."""
 
 
-class _Node:
-    """A run of tokens that begins at depth `start`; `spans[j]` ends at depth `ends[j]`."""
+class Node:
+    """A run of tokens that begins at depth `start`; `spans[j]` ends at depth `ends[j]`. The root has no parent."""
 
-    __slots__ = ("end", "ends", "spans", "start")
+    __slots__ = ("end", "ends", "id", "name", "num_children", "parent", "spans", "start")
 
-    def __init__(self, start: int) -> None:
+    def __init__(self, id: int, start: int, parent: "Node | None", name: Name | None) -> None:
+        self.id = id
         self.start = start
         self.end = start
+        self.parent = parent
+        self.name = name
+        self.num_children = 0
         self.spans: list[Span] = []
         self.ends: list[int] = []
 
@@ -44,50 +44,94 @@ class _Node:
         self.ends.append(self.end)
 
 
-class PrefixTree:
-    """Names token sequences; equal sequences get equal pieces, whatever spans they came in."""
+AnyNode = TypeVar("AnyNode", bound=Node)
 
-    def __init__(self) -> None:
-        self._nodes = [_Node(0)]
-        self._children: dict[tuple[int, int, Source, int], int] = {}
 
-    def intern(self, spans: Iterable[Span]) -> list[Piece]:
-        """The pieces of a content, in order of depth, at a cost that grows with its spans, not its tokens."""
-        pieces: list[Piece] = []
-        node_id, depth, index = 0, 0, 0
-        node = self._nodes[0]
-        for source, start, length in spans:
+class ContentTree(Generic[AnyNode]):
+    """Finds the nodes of token sequences; equal sequences have equal nodes, whatever spans they came in."""
+
+    def __init__(self, make_node: Callable[[int, int, AnyNode | None, Name | None], AnyNode]) -> None:
+        self._make_node = make_node
+        self._root = make_node(0, 0, None, None)
+        self._num_made = 1
+        self._children: dict[Name, AnyNode] = {}
+
+    def path(self, spans: Iterable[Span]) -> list[tuple[AnyNode, int]]:
+        """The nodes of a content, in order of depth, each with the depth up to which it owns it.
+
+        What is not there yet is added. The cost grows with the number of spans, not of tokens.
+        """
+        path: list[tuple[AnyNode, int]] = []
+        depth, index = 0, 0
+        node = self._root
+        for span in spans:
+            source, start, length = span
             while length:
                 if depth == node.end:
-                    node.append(Span(source, start, length))
+                    node.append(span)
                     index = len(node.spans)
                     depth += length
                     break
                 known = node.spans[index]
                 rest = node.ends[index] - depth
-                if known.source == source and known.start + known.length - rest == start:
-                    same = min(length, rest)
+                if known[0] == source and known[1] + known[2] - rest == start:
+                    same = length if length < rest else rest
                     index += same == rest
                     depth += same
+                    if same == length:
+                        break
                     start += same
                     length -= same
-                    continue
-                if depth > node.start:
-                    pieces.append(Piece(node_id, depth))
-                node_id = self._child(node_id, depth, source, start)
-                node, index = self._nodes[node_id], 0
+                    span = Span(source, start, length)
+                else:
+                    if depth > node.start:
+                        path.append((node, depth))
+                    node = self._child(node, depth, source, start)
+                    index = 0
         if depth > node.start:
-            pieces.append(Piece(node_id, depth))
-        return pieces
+            path.append((node, depth))
+        return path
 
-    def _child(self, node_id: int, depth: int, source: Source, position: int) -> int:
-        """The node that leaves `node_id` at `depth` with this token; made empty if there is none."""
-        name = (node_id, depth, source, position)
+    def _child(self, parent: AnyNode, depth: int, source: Source, position: int) -> AnyNode:
+        """The node that leaves its parent at `depth` with this token; made empty if there is none."""
+        name = (parent.id, depth, source, position)
         child = self._children.get(name)
         if child is None:
-            child = self._children[name] = len(self._nodes)
-            self._nodes.append(_Node(depth))
+            child = self._children[name] = self._make_node(self._num_made, depth, parent, name)
+            self._num_made += 1
+            parent.num_children += 1
         return child
+
+    def forget(self, node: AnyNode) -> None:
+        """Take out a node without children. Its content gets another name when it comes again."""
+        assert node.parent is not None, "the root stays"
+        assert node.name is not None, "only the root has no name"
+        assert node.num_children == 0, "what hangs on a node goes first"
+        del self._children[node.name]
+        node.parent.num_children -= 1
+
+    def __iter__(self) -> Iterator[AnyNode]:
+        """All nodes that are known."""
+        yield self._root
+        yield from self._children.values()
+
+
+class Piece(NamedTuple):
+    """The tokens of a content from the end of the piece before it up to depth `end` are owned by `node`."""
+
+    node: int
+    end: int
+
+
+class PrefixTree(ContentTree[Node]):
+    """Names token sequences by the numbers of their nodes."""
+
+    def __init__(self) -> None:
+        super().__init__(Node)
+
+    def intern(self, spans: Iterable[Span]) -> list[Piece]:
+        """The pieces of a content, in order of depth."""
+        return [Piece(node.id, end) for node, end in self.path(spans)]
 
 
 def block_keys(pieces: Iterable[Piece], block_size: int, most: int) -> list[int]:

@@ -6,7 +6,7 @@ import shutil
 import signal
 import tempfile
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, get_args
@@ -15,12 +15,14 @@ import polars as pl
 
 from kvsim.engine.results import Results
 from kvsim.engine.scheduler import HeldBack
-from kvsim.engine.tables import SCHEMAS, MemoryShape
+from kvsim.engine.tables import SCHEMAS, MemoryShape, TableName
+from kvsim.engine.timeline import ROWS_AT_ONCE
+from kvsim.engine.totals import Totals
 from kvsim.errors import OutputError
 from kvsim.rules import shown
 from kvsim.study.plots import save_memory_plot
 
-FILES = {
+FILES: dict[str, str] = {
     "summary": "summary.json",
     "timeline": "timeline.parquet",
     "requests": "requests.parquet",
@@ -101,20 +103,85 @@ def remove_other_results(directory: Path, files: tuple[str, ...]) -> None:
         (directory / FILES[name]).unlink(missing_ok=True)
 
 
-def write_results(results: Results, directory: Path, files: tuple[str, ...]) -> None:
-    """Write those of FILES that are named. Equal results give equal bytes."""
-    tables = {"timeline": results.timeline, "requests": results.requests, "pressure": results.pressure}
+class TablesInFiles:
+    """The tables of a run as Parquet files of a folder, written as rows come.
+
+    Many rows come in several parts, which are joined once all are there (`close`). Only the tables named are kept.
+    """
+
+    def __init__(self, directory: Path, names: Iterable[TableName]) -> None:
+        self.directory = directory
+        self._parts: dict[TableName, int] = dict.fromkeys(names, 0)
+        self._held: dict[TableName, pl.DataFrame] = {}
+
+    def add(self, name: TableName, part: pl.DataFrame) -> None:
+        if name not in self._parts:
+            return
+        held = self._held.get(name)
+        held = part if held is None else pl.concat([held, part])
+        if held.height >= ROWS_AT_ONCE:
+            with _written_to(self.directory):
+                held.write_parquet(self._part(name, self._parts[name]))
+            self._parts[name] += 1
+            held = held.clear()
+        self._held[name] = held
+
+    def close(self) -> None:
+        """Make one file of each table."""
+        with _written_to(self.directory):
+            for name, num_parts in self._parts.items():
+                self._join(name, num_parts)
+
+    def _join(self, name: TableName, num_parts: int) -> None:
+        path = self.directory / FILES[name]
+        last = self._held.pop(name, pl.DataFrame(schema=SCHEMAS[name]))
+        if not num_parts:
+            last.write_parquet(path)
+            return
+        parts = [self._part(name, number) for number in range(num_parts + 1)]
+        last.write_parquet(parts[-1])
+        pl.scan_parquet(parts).sink_parquet(path, row_group_size=ROWS_AT_ONCE)
+        for part in parts:
+            part.unlink()
+
+    def _part(self, name: TableName, number: int) -> Path:
+        return self.directory / f"{name}.{number:06}.part"
+
+    def parts(self, name: TableName, columns: Sequence[str] | None = None) -> Iterator[pl.DataFrame]:
+        if name not in self._parts:
+            raise ValueError(f"the rows of {name} were not kept: name it among the tables when it is simulated")
+        return parquet_parts(self.directory / FILES[name], columns)
+
+
+@contextmanager
+def _written_to(directory: Path) -> Iterator[None]:
     try:
-        for name in files:
-            path = directory / FILES[name]
-            if name in tables:
-                tables[name].write_parquet(path)
-            elif name == "summary":
-                path.write_text(summary_json(results), encoding="utf-8")
-            else:
-                save_memory_plot(results, path)
+        yield
     except pl.exceptions.PolarsError as error:
         raise OutputError(f"{directory}: cannot be written to: {error}") from None
+
+
+def parquet_parts(path: Path, columns: Sequence[str] | None = None) -> Iterator[pl.DataFrame]:
+    """The rows of a Parquet file, some at a time."""
+    num_rows = pl.scan_parquet(path).select(pl.len()).collect().item()
+    for start in range(0, max(1, num_rows), ROWS_AT_ONCE):
+        rows = pl.scan_parquet(path).slice(start, ROWS_AT_ONCE)
+        yield (rows if columns is None else rows.select(columns)).collect()
+
+
+def tables_of(files: tuple[str, ...]) -> list[TableName]:
+    """The tables that must be written for these files of FILES: a picture is drawn from the timeline."""
+    return [name for name in SCHEMAS if name in files or (name == "timeline" and "plot" in files)]
+
+
+def write_results(results: Results, directory: Path, files: tuple[str, ...]) -> None:
+    """Write those of FILES that are named, into the folder where the tables are. Equal results give equal bytes."""
+    if "summary" in files:
+        (directory / FILES["summary"]).write_text(summary_json(results), encoding="utf-8")
+    if "plot" in files:
+        save_memory_plot(results, directory / FILES["plot"])
+    if "timeline" not in files:
+        (directory / FILES["timeline"]).unlink(missing_ok=True)
 
 
 def summary_json(results: Results) -> str:
@@ -129,19 +196,22 @@ def read_results(directory: Path) -> Results:
         sizes = (pool["num_blocks"], pool["block_size_tokens"], pool["block_bytes"], pool["bytes_per_token"])
         if not all(type(size) is int and size > 0 for size in sizes) or pool["num_blocks"] < 2:
             raise ValueError(f"pool has sizes {sizes}")
+        totals = Totals(
+            MemoryShape(*sizes),
+            metrics["worst_case_bytes"],
+            num_steps=metrics["steps"],
+            held_back_steps={cause: metrics[f"held_back_by_{cause}"] for cause in get_args(HeldBack)},
+        )
+        tables = _ReadTables(directory)
+        totals.add_all(tables)
         results = Results(
             description={name: written[name] for name in DESCRIPTION},
-            shape=MemoryShape(*sizes),
-            worst_case_bytes=metrics["worst_case_bytes"],
-            num_steps=metrics["steps"],
-            timeline=_read_parquet(directory, "timeline"),
-            requests=_read_parquet(directory, "requests"),
-            pressure=_read_parquet(directory, "pressure"),
-            held_back_steps={cause: metrics[f"held_back_by_{cause}"] for cause in get_args(HeldBack)},
+            totals=totals,
+            tables=tables,
             notes=tuple(written["notes"]),
             stalled=written["stalled"],
         )
-        if results.timeline.is_empty():
+        if not totals.has_timeline:
             raise ValueError("its timeline has no rows")
         if any(results.metrics[name] != metrics[name] for name in results.metrics):
             raise ValueError("its figures are not those of the tables beside it")
@@ -166,14 +236,26 @@ def _read_summary(path: Path) -> dict[str, Any]:
     return written
 
 
-def _read_parquet(directory: Path, name: str) -> pl.DataFrame:
-    path = directory / FILES[name]
-    try:
-        frame = pl.read_parquet(path)
-    except OSError as error:
-        raise OutputError(f"{path}: cannot be read: {error.strerror or 'No such file or directory'}") from None
-    except (pl.exceptions.PolarsError, ValueError) as error:
-        raise OutputError(f"{path}: not a Parquet file that kvsim run wrote: {shown(str(error))}") from None
-    if list(frame.schema.items()) != list(SCHEMAS[name].items()):
-        raise OutputError(f"{path}: not a Parquet file that kvsim run wrote: it has other columns")
-    return frame
+class _ReadTables:
+    """The tables that a run has written to a folder."""
+
+    def __init__(self, directory: Path) -> None:
+        self.directory = directory
+
+    def add(self, name: TableName, part: pl.DataFrame) -> None:
+        raise AssertionError("these tables are read only")
+
+    def close(self) -> None:
+        pass
+
+    def parts(self, name: TableName, columns: Sequence[str] | None = None) -> Iterator[pl.DataFrame]:
+        path = self.directory / FILES[name]
+        try:
+            schema = pl.read_parquet_schema(path)
+            if list(schema.items()) != list(SCHEMAS[name].items()):
+                raise OutputError(f"{path}: not a Parquet file that kvsim run wrote: it has other columns")
+            yield from parquet_parts(path, columns)
+        except OSError as error:
+            raise OutputError(f"{path}: cannot be read: {error.strerror or 'No such file or directory'}") from None
+        except (pl.exceptions.PolarsError, ValueError) as error:
+            raise OutputError(f"{path}: not a Parquet file that kvsim run wrote: {shown(str(error))}") from None

@@ -5,13 +5,15 @@ time-weighted mean of the column, and a thin line shows the most that was alloca
 """
 
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from itertools import chain, islice
 from pathlib import Path
 from textwrap import shorten
 from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
+import polars as pl
 from attrs import frozen
 
 from kvsim.engine.results import Results
@@ -36,54 +38,87 @@ _COLOURS = {
 }
 
 
+_MEANS = ("live_bytes", "allocated_bytes", "cached_bytes", "slack_bytes", "running", "waiting")
+_PEAKS = ("allocated_bytes",)
+_MOMENTS = ("refused", "preempted")
+
+
 @frozen(eq=False)
 class TimeColumns:
-    """A timeline cut for drawing: each level holds from `times[i]` to `times[i + 1]` seconds."""
+    """A timeline cut for drawing: each level holds from `times[i]` to `times[i + 1]` seconds.
 
-    results: Results
+    `mean` is the level of each column weighted by time, `peak` the highest within it, that with which it begins
+    included, and `moments` the times of the columns in which an event happened.
+    """
+
     times: Array
-    _seconds: Array
+    mean: dict[str, Array]
+    peak: dict[str, Array]
+    moments: dict[str, Array]
 
     @classmethod
     def of(cls, results: Results) -> "TimeColumns":
-        seconds = results.timeline["time_ns"].to_numpy() / 1e9
-        end = max(seconds[-1], 1e-9)
-        if len(seconds) <= _COLUMNS:
-            return cls(results, np.append(seconds, end), seconds)
-        return cls(results, np.linspace(0, end, _COLUMNS + 1), seconds)
+        names = ("time_ns", *_MEANS, *_MOMENTS)
+        parts = (_Part(part) for part in results.tables.parts("timeline", names) if not part.is_empty())
+        end = max(results.totals.duration_ns / 1e9, 1e-9)
+        first = list(islice(parts, 1))
+        if results.totals.duration_ns == first[0].last_ns and len(first[0].seconds) <= _COLUMNS:
+            return cls._exact(first[0], end)
+        return cls._cut(chain(first, parts), np.linspace(0, end, _COLUMNS + 1))
 
-    @property
-    def is_exact(self) -> bool:
+    @classmethod
+    def _exact(cls, part: "_Part", end: float) -> "TimeColumns":
         """Every instant has a column of its own."""
-        return len(self._seconds) <= _COLUMNS
+        level = {name: part.level(name) for name in _MEANS}
+        moments = {name: part.seconds[part.level(name) > 0] for name in _MOMENTS}
+        return cls(np.append(part.seconds, end), level, {name: level[name] for name in _PEAKS}, moments)
 
-    def mean(self, column: str) -> Array:
-        """Level of each column, weighted by time."""
-        level = self.results.timeline[column].to_numpy().astype(np.float64)
-        if self.is_exact:
-            return level
-        integral = np.concatenate([[0.0], np.cumsum(level[:-1] * np.diff(self._seconds))])
-        result: Array = np.diff(np.interp(self.times, self._seconds, integral)) / np.diff(self.times)
-        return result
+    @classmethod
+    def _cut(cls, parts: "Iterable[_Part]", times: Array) -> "TimeColumns":
+        """Columns of equal time. The level of a part holds until the next one begins."""
+        integral = {name: np.zeros(len(times)) for name in _MEANS}
+        peak = {name: np.zeros(len(times) - 1) for name in _PEAKS}
+        happened = {name: np.zeros(len(times) - 1, dtype=bool) for name in _MOMENTS}
+        before: _Part | None = None
+        area = dict.fromkeys(_MEANS, 0.0)
+        for part in parts:
+            joined = part if before is None else part.after(before)
+            inside = (times >= joined.seconds[0]) & (times <= joined.seconds[-1])
+            column = np.minimum(np.searchsorted(times, joined.seconds, side="right") - 1, len(times) - 2)
+            for name in _MEANS:
+                level = joined.level(name)
+                summed = area[name] + np.concatenate([[0.0], np.cumsum(level[:-1] * np.diff(joined.seconds))])
+                integral[name][inside] = np.interp(times[inside], joined.seconds, summed)
+                area[name] = summed[-1]
+            begun = np.flatnonzero(inside[:-1])
+            for name in _PEAKS:
+                level = joined.level(name)
+                within = joined.seconds < times[-1]
+                np.maximum.at(peak[name], column[within], level[within])
+                held = level[np.searchsorted(joined.seconds, times[begun], side="right") - 1]
+                np.maximum.at(peak[name], begun, held)
+            for name in _MOMENTS:
+                happened[name][column[len(joined.seconds) - len(part.seconds) :][part.level(name) > 0]] = True
+            before = joined
+        mean = {name: np.diff(total) / np.diff(times) for name, total in integral.items()}
+        return cls(times, mean, peak, {name: times[:-1][some] for name, some in happened.items()})
 
-    def peak(self, column: str) -> Array:
-        """Highest level within each column, that with which it begins included."""
-        level = self.results.timeline[column].to_numpy().astype(np.float64)
-        if self.is_exact:
-            return level
-        first = np.searchsorted(self._seconds, self.times[:-1], side="right") - 1
-        last = np.searchsorted(self._seconds, self.times[1:], side="left") - 1
-        highest: Array = np.maximum(np.maximum.reduceat(level, first), level[last])
-        return highest
 
-    def moments(self, event: str) -> Array:
-        """Times of the columns in which the event happened."""
-        happened = self._seconds[self.results.timeline[event].to_numpy() > 0]
-        if self.is_exact or not len(happened):
-            return happened
-        column = np.minimum(np.searchsorted(self.times, happened, side="right") - 1, _COLUMNS - 1)
-        cut: Array = self.times[np.unique(column)]
-        return cut
+class _Part:
+    """Some rows of a timeline."""
+
+    def __init__(self, rows: pl.DataFrame) -> None:
+        self._rows = rows
+        self.last_ns = int(rows["time_ns"][-1])
+        self.seconds: Array = rows["time_ns"].to_numpy() / 1e9
+
+    def level(self, name: str) -> Array:
+        level: Array = self._rows[name].to_numpy().astype(np.float64)
+        return level
+
+    def after(self, before: "_Part") -> "_Part":
+        """These rows with the last of those before, so that its level goes on."""
+        return _Part(pl.concat([before._rows.tail(1), self._rows]))
 
 
 def plot_memory(results: Results, *, ax: "Axes | None" = None) -> "Axes":
@@ -93,9 +128,9 @@ def plot_memory(results: Results, *, ax: "Axes | None" = None) -> "Axes":
     scale, time_unit = _time_scale(columns)
     unit, size = _byte_scale(results.shape.pool_bytes)
     times = columns.times / scale
-    live = columns.mean("live_bytes") / size
-    allocated = columns.mean("allocated_bytes") / size
-    cached = columns.mean("cached_bytes") / size
+    live = columns.mean["live_bytes"] / size
+    allocated = columns.mean["allocated_bytes"] / size
+    cached = columns.mean["cached_bytes"] / size
     pool = results.shape.pool_bytes / size
     share = results.metrics["slack_share"]
     slack_label = "slack" if share is None else f"slack ({share:.2%} of allocated)"
@@ -105,11 +140,11 @@ def plot_memory(results: Results, *, ax: "Axes | None" = None) -> "Axes":
         (allocated, allocated + cached, "cached", "cached for hits only"),
     ):
         ax.stairs(high, times, baseline=low, fill=True, color=_COLOURS[name], label=label)
-    peak = columns.peak("allocated_bytes") / size
+    peak = columns.peak["allocated_bytes"] / size
     ax.stairs(peak, times, baseline=None, color=_COLOURS["pool"], linewidth=0.7, label="most allocated")
     ax.axhline(pool, color=_COLOURS["pool"], linestyle="--", linewidth=1.5, label=f"pool ({pool:,.4g} {unit})")
     for height, event in ((1.04, "refused"), (1.08, "preempted")):
-        moments = columns.moments(event) / scale
+        moments = columns.moments[event] / scale
         if len(moments):
             heights = np.full_like(moments, pool * height)
             label = f"{event} ({results.metrics[event]:,} requests)"
@@ -125,7 +160,7 @@ def plot_slack(results: Results, *, ax: "Axes | None" = None) -> "Axes":
     ax = ax or _new_axes()
     columns = TimeColumns.of(results)
     scale, time_unit = _time_scale(columns)
-    slack, allocated = columns.mean("slack_bytes"), columns.mean("allocated_bytes")
+    slack, allocated = columns.mean["slack_bytes"], columns.mean["allocated_bytes"]
     percent = 100 * np.divide(slack, allocated, out=np.full_like(slack, np.nan), where=allocated > 0)
     ax.stairs(percent, columns.times / scale, baseline=None, color=_COLOURS["slack"], linewidth=1.5)
     top = np.nanpercentile(percent, 99) if np.isfinite(percent).any() else 1.0
@@ -140,10 +175,10 @@ def plot_requests(results: Results, *, ax: "Axes | None" = None) -> "Axes":
     columns = TimeColumns.of(results)
     scale, time_unit = _time_scale(columns)
     for name in ("waiting", "running"):
-        level = columns.mean(name)
+        level = columns.mean[name]
         ax.stairs(level, columns.times / scale, baseline=None, color=_COLOURS[name], linewidth=1.5, label=name)
     ax.set(ylabel="requests", xlabel=f"time ({time_unit})")
-    ax.set_ylim(0, 1.25 * max(1.0, *(columns.mean(name).max() for name in ("waiting", "running"))))
+    ax.set_ylim(0, 1.25 * max(1.0, *(columns.mean[name].max() for name in ("waiting", "running"))))
     ax.set_xlim(0, columns.times[-1] / scale)
     ax.legend(loc="upper left", frameon=False, ncols=2)
     return ax

@@ -7,11 +7,15 @@ from itertools import chain
 from typing import Any
 
 from kvsim import __version__
+from kvsim.engine.clocked import ClockedScheduler, can_be_clocked
+from kvsim.engine.recorder import Recorder
 from kvsim.engine.results import Results
-from kvsim.engine.scheduler import Sampled
+from kvsim.engine.scheduler import Sampled, Scheduler, StepScheduler
 from kvsim.engine.simulation import FollowUps, Simulation
-from kvsim.engine.tables import pressure_frame, requests_frame, timeline_frame
+from kvsim.engine.tables import MemoryShape, Tables, TablesInMemory, pressure_frame, requests_frame, timeline_frame
+from kvsim.engine.totals import Totals
 from kvsim.errors import ScenarioError
+from kvsim.memory.chains import ChainAllocator
 from kvsim.memory.paged import PagedAllocator
 from kvsim.rules import Contradiction
 from kvsim.study.notes import notes_on_rows
@@ -23,50 +27,90 @@ from kvsim.workload.traces import SkippedRows, Trace
 Progress = Callable[[int, int | None], None]
 """Called with the number of requests that have ended and, where it is known, of all."""
 
+_TOLD_EVERY = 64
+"""Requests: often enough to look at, and a bar costs more than a request."""
 
-def simulate(scenario: Scenario, *, check: bool = False, on_progress: Progress | None = None) -> Results:
+
+def simulate(
+    scenario: Scenario,
+    *,
+    tables: Tables | None = None,
+    check: bool = False,
+    on_progress: Progress | None = None,
+) -> Results:
     """Run a scenario to its end; `check` recounts all of memory and the queues after every step.
 
-    Raises ScenarioError for a scenario that does not hold together, TraceError for a trace that cannot be used,
-    ModelError for a model that cannot be, InvariantError where a recount finds kvsim wrong.
+    Rows go to `tables` as they come, or are all held in memory if none are given. Raises ScenarioError for a scenario
+    that does not hold together, TraceError for a trace that cannot be used, ModelError for a model that cannot be,
+    InvariantError where a recount finds kvsim wrong.
     """
     planned = plan(scenario)
     skipped = SkippedRows()
-    memory, shape = scenario.memory, planned.shape
+    shape = planned.shape
+    tables = TablesInMemory() if tables is None else tables
+    totals = Totals(shape, planned.worst_case_bytes)
     try:
         requests, follow_ups = _requests(scenario, skipped)
         simulation = Simulation(
             planned.engine,
-            _allocator(scenario, planned),
+            _scheduler(scenario, planned),
             requests,
             follow_ups=follow_ups,
-            watermark_blocks=int(memory.watermark * shape.num_blocks),
             on_outputs=_progress_hook(scenario, on_progress),
+            on_full=lambda now: _hand_over(simulation.recorder, tables, totals, shape, now),
+            fast_forward=scenario.engine.fast_forward,
             check=check,
         )
         recorder = simulation.run()
+        _hand_over(recorder, tables, totals, shape, None)
+        tables.close()
+        if on_progress is not None:
+            on_progress(recorder.num_ended, recorder.num_ended)
     except OverflowError:
         raise ScenarioError(
             scenario.source,
             ["simulated times and bytes must fit in 64 bits: raise the rate, or lower speed-up, latency or sizes"],
         ) from None
+    totals.num_steps = recorder.num_steps
+    totals.held_back_steps = recorder.held_back_steps
     return Results(
         description=_describe(scenario, planned),
-        shape=shape,
-        worst_case_bytes=planned.worst_case_bytes,
-        num_steps=recorder.num_steps,
-        held_back_steps=recorder.held_back_steps,
-        timeline=timeline_frame(recorder, shape),
-        requests=requests_frame(recorder),
-        pressure=pressure_frame(recorder),
+        totals=totals,
+        tables=tables,
         notes=(*planned.notes, *notes_on_rows(skipped)),
         stalled=simulation.stalled,
     )
 
 
-def _allocator(scenario: Scenario, planned: Plan) -> PagedAllocator:
+def _hand_over(recorder: Recorder, tables: Tables, totals: Totals, shape: MemoryShape, before_ns: int | None) -> None:
+    """Take out of the recorder what is complete: rows before an instant, or at the end all of them."""
+    is_end = before_ns is None
+    timeline = timeline_frame(recorder.take_rows(before_ns), shape)
+    requests = requests_frame(recorder.take_states(all=is_end))
+    pressure = pressure_frame(recorder.take_pressure(all=is_end))
+    totals.add_timeline(timeline)
+    totals.add_requests(requests)
+    totals.add_pressure(pressure)
+    tables.add("timeline", timeline)
+    tables.add("requests", requests)
+    tables.add("pressure", pressure)
+
+
+def _scheduler(scenario: Scenario, planned: Plan) -> StepScheduler:
+    """By chains of blocks and windows of steps where these say all there is to say, else block by block."""
     memory, shape = scenario.memory, planned.shape
-    return PagedAllocator(
+    watermark_blocks = int(memory.watermark * shape.num_blocks)
+    kinds = [group.attention.kind for group in planned.groups]
+    if kinds == ["full"] and can_be_clocked(planned.engine) and not memory.block_ids:
+        chains = ChainAllocator(
+            shape.num_blocks,
+            shape.block_size,
+            memory.prefix_sharing,
+            token_bytes=shape.token_bytes,
+            block_bytes=shape.block_bytes,
+        )
+        return ClockedScheduler(planned.engine, chains, watermark_blocks)
+    paged = PagedAllocator(
         shape.num_blocks,
         shape.block_size,
         memory.prefix_sharing,
@@ -76,6 +120,7 @@ def _allocator(scenario: Scenario, planned: Plan) -> PagedAllocator:
         max_model_len=planned.max_model_len,
         retention_interval=memory.retention_interval,
     )
+    return Scheduler(planned.engine, paged, watermark_blocks)
 
 
 def _requests(scenario: Scenario, skipped: SkippedRows) -> tuple[Iterator[Request], FollowUps | None]:
@@ -105,12 +150,13 @@ def _progress_hook(scenario: Scenario, on_progress: Progress | None) -> Callable
         return None
     workload = scenario.workload
     total = workload.limit if isinstance(workload, Trace) else workload.num_requests
-    done = 0
+    done = told = 0
 
     def on_outputs(_now: int, sampled: Sampled) -> None:
-        nonlocal done
-        if sampled.finished:
-            done += len(sampled.finished)
+        nonlocal done, told
+        done += len(sampled.finished)
+        if done - told >= _TOLD_EVERY:
+            told = done
             on_progress(done, total)
 
     return on_outputs

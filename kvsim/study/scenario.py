@@ -70,6 +70,7 @@ class MemoryTable(Consistent):
     prefix_sharing: bool = True
     watermark: float = field(default=0.0, validator=between(0, 1))
     prefix_cache_retention: Literal["boundaries", "all"] = "boundaries"
+    block_ids: bool = False
 
     @property
     def retention_interval(self) -> int | None:

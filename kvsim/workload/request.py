@@ -36,7 +36,7 @@ def merged(spans: Iterable[Span]) -> Content:
 
 
 def num_tokens(content: Content) -> int:
-    return sum(span.length for span in content)
+    return content[0].length if len(content) == 1 else sum([span.length for span in content])
 
 
 @frozen
@@ -57,10 +57,11 @@ class Request:
     output_tokens: int = field(init=False)
 
     def __attrs_post_init__(self) -> None:
-        object.__setattr__(self, "prompt_tokens", num_tokens(self.prompt))
-        object.__setattr__(self, "output_tokens", num_tokens(self.output))
-        assert self.prompt_tokens >= 1, "a request has at least one prompt token"
-        assert self.output_tokens >= 1, "a request generates at least one token"
+        prompt_tokens, output_tokens = num_tokens(self.prompt), num_tokens(self.output)
+        assert prompt_tokens >= 1, "a request has at least one prompt token"
+        assert output_tokens >= 1, "a request generates at least one token"
+        object.__setattr__(self, "prompt_tokens", prompt_tokens)
+        object.__setattr__(self, "output_tokens", output_tokens)
 
 
 def make_request(id: int, arrival_ns: int, prompt: Content, output_tokens: int, priority: int = 0) -> Request:

@@ -12,10 +12,12 @@ import pytest
 from hypothesis import Phase, find, given, settings
 
 from kvsim.engine.metrics import METRICS
-from kvsim.engine.recorder import EVENTS, Recorder
-from kvsim.engine.scheduler import Step
+from kvsim.engine.recorder import Recorder
+from kvsim.engine.scheduler import Scheduler, Step
 from kvsim.engine.simulation import Simulation
-from kvsim.engine.tables import MemoryShape, RunTables, pressure_frame, requests_frame, timeline_frame
+from kvsim.engine.tables import MemoryShape, pressure_frame, requests_frame, timeline_frame
+from kvsim.engine.timeline import EVENTS
+from kvsim.engine.totals import Totals
 from kvsim.memory.allocator import Hit, Shortfall
 from kvsim.memory.paged import PagedAllocator
 from kvsim.workload.request import Request
@@ -84,29 +86,31 @@ class Followed:
     def __init__(self, world: World) -> None:
         allocator = case_allocator(world)
         self.decisions: list[tuple[int, Step]] = []
+        scheduler = Scheduler(case_config(world), Doubter(allocator), watermark_blocks(world))
         simulation = Simulation(
-            case_config(world),
-            Doubter(allocator),
+            scheduler.config,
+            scheduler,
             case_requests(world),
-            watermark_blocks=watermark_blocks(world),
             on_step=lambda now, step: self.decisions.append((now, step)),
         )
-        self.recorder = simulation.run(UNTIL_NS)
-        self.shape = MemoryShape(
+        self.recorder: Recorder = simulation.run(UNTIL_NS)
+        shape = MemoryShape(
             allocator.pool.num_blocks, allocator.block_size, allocator.block_bytes, len(allocator.groups)
         )
-
-
-def tables_of(recorder: Recorder, shape: MemoryShape) -> RunTables:
-    return RunTables(
-        shape=shape,
-        worst_case_bytes=0,
-        num_steps=recorder.num_steps,
-        held_back_steps=recorder.held_back_steps,
-        timeline=timeline_frame(recorder, shape),
-        requests=requests_frame(recorder),
-        pressure=pressure_frame(recorder),
-    )
+        self.refusals = [row for row in self.recorder.pressure if row.event == "refused"]
+        self.timeline = timeline_frame(self.recorder.take_rows(), shape)
+        self.requests = requests_frame(self.recorder.take_states(all=True))
+        self.pressure = pressure_frame(self.recorder.take_pressure(all=True))
+        totals = Totals(
+            shape,
+            worst_case_bytes=0,
+            num_steps=self.recorder.num_steps,
+            held_back_steps=self.recorder.held_back_steps,
+        )
+        totals.add_timeline(self.timeline)
+        totals.add_requests(self.requests)
+        totals.add_pressure(self.pressure)
+        self.figures = {metric.name: metric.of(totals) for metric in METRICS}
 
 
 def runs_of_refusals(decisions: list[tuple[int, Step]]) -> list[tuple[int, int, str, int, Shortfall]]:
@@ -129,34 +133,31 @@ def runs_of_refusals(decisions: list[tuple[int, Step]]) -> list[tuple[int, int, 
 
 def assert_all_tell_the_same(world: World) -> None:
     run = Followed(world)
-    recorder = run.recorder
-    tables = tables_of(recorder, run.shape)
-    figures = {metric.name: metric.of(tables) for metric in METRICS}
-    counted = {name: tables.timeline[name].sum() for name in EVENTS}
+    figures = run.figures
+    counted = {name: run.timeline[name].sum() for name in EVENTS}
     steps = [step for _now, step in run.decisions]
 
-    refusals = [row for row in recorder.pressure if row.event == "refused"]
-    assert [(r.time_ns, r.request_id, r.cause, r.steps, r.shortfall) for r in refusals] == runs_of_refusals(
+    assert [(r.time_ns, r.request_id, r.cause, r.steps, r.shortfall) for r in run.refusals] == runs_of_refusals(
         run.decisions
     )
     by_cause = Counter[str]()
-    by_request: dict[int, Counter[str]] = {id: Counter() for id in recorder.records}
-    for row in refusals:
+    by_request: dict[int, Counter[str]] = {id: Counter() for id in run.requests["request_id"]}
+    for row in run.refusals:
         by_cause[row.cause] += row.steps
         by_request[row.request_id][row.cause] += row.steps
     assert figures["refusals"] == counted["refused"] == by_cause.total()
     for cause in ("blocks", "gate", "watermark"):
         assert figures[f"refusals_for_{cause}"] == by_cause[cause]
-    for id, refused, cause in tables.requests.select("request_id", "refusals", "refusal_cause").rows():
+    for id, refused, cause in run.requests.select("request_id", "refusals", "refusal_cause").rows():
         assert refused == by_request[id].total()
         assert cause == next((name for name, _count in by_request[id].most_common(1)), None)
 
     preempted = [(now, state.request.id) for now, step in run.decisions for state in step.preempted]
-    rows = tables.pressure.rows(named=True)
+    rows = run.pressure.rows(named=True)
     assert [(r["time_ns"], r["request_id"]) for r in rows if r["event"] == "preempted"] == preempted
     assert {(r["cause"], r["steps"]) for r in rows if r["event"] == "preempted"} <= {("blocks", 1)}
     assert figures["preemptions"] == counted["preempted"] == len(preempted)
-    assert tables.pressure["time_ns"].is_sorted()
+    assert run.pressure["time_ns"].is_sorted()
 
     for cause in ("preemption", "max_num_seqs", "token_budget"):
         assert figures[f"held_back_by_{cause}"] == sum(step.held_back == cause for step in steps)
@@ -177,9 +178,9 @@ def test_what_is_said_of_pressure_with_windows_and_several_groups_is_true_and_ad
 
 
 def seen(world: World) -> set[str]:
-    recorder = Followed(world).recorder
-    refused_for = {row.cause for row in recorder.pressure if row.event == "refused"}
-    held_back_by = {cause for cause, steps in recorder.held_back_steps.items() if steps}
+    run = Followed(world)
+    refused_for = {row.cause for row in run.refusals}
+    held_back_by = {cause for cause, steps in run.recorder.held_back_steps.items() if steps}
     return refused_for | held_back_by
 
 
@@ -222,15 +223,13 @@ def test_figures_of_a_world_with_every_cause_but_preemption() -> None:
         {"id": 2, "arrival_step": 1, "prompt_runs": [[300, 9]], "output_base": 3000, "output_len": 1},
     ]
     run = Followed({"config": config, "requests": requests})
-    tables = tables_of(run.recorder, run.shape)
-    assert tables.pressure.rows() == [
+    assert run.pressure.rows() == [
         # time, event, request, cause, steps, need, blank, evictable, missing, slack
         (2, "refused", 2, "watermark", 3, 4, 3, 0, 1, 2),
         (5, "refused", 2, "gate", 4, 4, 2, 0, 2, 3),
         (9, "refused", 2, "blocks", 1, 4, 1, 0, 3, 3),
     ]
-    figures = {metric.name: metric.of(tables) for metric in METRICS}
-    assert {name: value for name, value in figures.items() if name.startswith(("refus", "held_back"))} == {
+    assert {name: value for name, value in run.figures.items() if name.startswith(("refus", "held_back"))} == {
         "refused": 1,
         "refusals": 8,
         "refusals_for_blocks": 1,
@@ -240,5 +239,5 @@ def test_figures_of_a_world_with_every_cause_but_preemption() -> None:
         "held_back_by_token_budget": 1,
         "held_back_by_preemption": 0,
     }
-    assert tables.requests["refusal_cause"].to_list() == [None, None, "gate"]
-    assert tables.requests["admitted_ns"].to_list() == [0, 1, 10]
+    assert run.requests["refusal_cause"].to_list() == [None, None, "gate"]
+    assert run.requests["admitted_ns"].to_list() == [0, 1, 10]

@@ -12,7 +12,8 @@ import polars as pl
 import pytest
 
 from kvsim.engine.metrics import METRICS, Number
-from kvsim.engine.tables import PRESSURE_COLUMNS, REQUEST_COLUMNS, MemoryShape, RunTables
+from kvsim.engine.tables import SCHEMAS, MemoryShape
+from kvsim.engine.totals import Totals
 
 LEVELS = {
     "time_ns": [0, 10, 40, 50],
@@ -69,7 +70,7 @@ REQUESTS = [
 
 
 def pressure_row(event: str, cause: str, steps: int) -> dict[str, Any]:
-    return {**dict.fromkeys(PRESSURE_COLUMNS, 0), "event": event, "cause": cause, "steps": steps}
+    return {**dict.fromkeys(SCHEMAS["pressure"], 0), "event": event, "cause": cause, "steps": steps}
 
 
 PRESSURE = [
@@ -82,25 +83,25 @@ PRESSURE = [
 HELD_BACK = {"preemption": 2, "max_num_seqs": 7, "token_budget": 4}
 
 
-def make_tables(
+def make_totals(
     levels: dict[str, list[int]] = LEVELS,
     requests: list[dict[str, Any]] = REQUESTS,
     pressure: list[dict[str, Any]] = PRESSURE,
-) -> RunTables:
-    schema = {name: dtype for name, (dtype, _get) in REQUEST_COLUMNS.items()}
-    return RunTables(
+) -> Totals:
+    totals = Totals(
         shape=MemoryShape(num_blocks=11, block_size=4, block_bytes=400, token_bytes=150),
         worst_case_bytes=12_345,
         num_steps=17,
         held_back_steps=HELD_BACK,
-        timeline=pl.DataFrame(levels),
-        requests=pl.DataFrame(requests, schema=schema),
-        pressure=pl.DataFrame(pressure, schema={name: dtype for name, (dtype, _get) in PRESSURE_COLUMNS.items()}),
     )
+    totals.add_timeline(pl.DataFrame(levels))
+    totals.add_requests(pl.DataFrame(requests, schema=SCHEMAS["requests"]))
+    totals.add_pressure(pl.DataFrame(pressure, schema=SCHEMAS["pressure"]))
+    return totals
 
 
-def measure(tables: RunTables) -> dict[str, Number]:
-    return {metric.name: metric.of(tables) for metric in METRICS}
+def measure(totals: Totals) -> dict[str, Number]:
+    return {metric.name: metric.of(totals) for metric in METRICS}
 
 
 EXPECTED: dict[str, Number] = {
@@ -181,12 +182,23 @@ def test_every_figure_is_in_the_table_of_expectations() -> None:
 
 @pytest.mark.parametrize("name", EXPECTED)
 def test_a_figure_is_what_mental_arithmetic_says(name: str) -> None:
-    assert measure(make_tables())[name] == EXPECTED[name]
+    assert measure(make_totals())[name] == EXPECTED[name]
+
+
+def test_figures_are_the_same_when_every_row_comes_by_itself() -> None:
+    totals = make_totals({name: levels[:1] for name, levels in LEVELS.items()}, REQUESTS[:1], PRESSURE[:1])
+    for row in range(1, len(LEVELS["time_ns"])):
+        totals.add_timeline(pl.DataFrame({name: levels[row : row + 1] for name, levels in LEVELS.items()}))
+    for request in REQUESTS[1:]:
+        totals.add_requests(pl.DataFrame([request], schema=SCHEMAS["requests"]))
+    for pressure in PRESSURE[1:]:
+        totals.add_pressure(pl.DataFrame([pressure], schema=SCHEMAS["pressure"]))
+    assert measure(totals) == EXPECTED
 
 
 def test_the_share_at_the_peak_is_that_of_its_first_moment() -> None:
     levels = {**LEVELS, "allocated_bytes": [0, 800, 800, 0]}
-    assert measure(make_tables(levels))["utilization_at_peak"] == 300 / 800
+    assert measure(make_totals(levels))["utilization_at_peak"] == 300 / 800
 
 
 def test_integrals_beyond_64_bits_are_exact() -> None:
@@ -194,13 +206,13 @@ def test_integrals_beyond_64_bits_are_exact() -> None:
     levels = {name: [0, 0] for name in LEVELS}
     levels |= {"time_ns": [0, 2**62], "allocated_bytes": [2**40, 0], "live_bytes": [2**40 - 1, 0]}
     levels |= {"slack_bytes": [1, 0]}
-    figures = measure(make_tables(levels))
+    figures = measure(make_totals(levels))
     assert figures["allocated_mean_bytes"] == 2**40
     assert figures["slack_share"] == 2**-40
 
 
 def test_where_there_is_nothing_to_divide_by_there_is_no_figure() -> None:
-    figures = measure(make_tables({name: [0] for name in LEVELS}, [], []))
+    figures = measure(make_totals({name: [0] for name in LEVELS}, [], []))
     nothing = {name for name, value in figures.items() if value is None}
     assert nothing == {
         "utilization",

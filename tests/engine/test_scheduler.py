@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from kvsim.engine.config import EngineConfig
-from kvsim.engine.scheduler import Sampled, Scheduler, Step, check_invariants
+from kvsim.engine.scheduler import Sampled, Scheduler, Step
 from kvsim.engine.state import RequestState
 from kvsim.errors import InvariantError
 from kvsim.memory.allocator import Shortfall
@@ -83,7 +83,7 @@ def test_a_prompt_is_computed_whole_then_one_token_a_step() -> None:
     world = make_world()
     world.submit(make_request(0, own=10, output=4))
     assert [world.step() for _ in range(4)] == [[(0, 10)], [(0, 1)], [(0, 1)], [(0, 1)]]
-    assert not world.scheduler.has_requests
+    assert (world.running, world.waiting) == ([], [])
 
 
 def test_prompt_and_output_take_all_slots_but_one() -> None:
@@ -120,7 +120,7 @@ def test_a_request_ends_at_max_model_len() -> None:
     world = make_world(max_model_len=12)
     world.submit(make_request(0, own=10, output=50))
     assert [world.step() for _ in range(2)] == [[(0, 10)], [(0, 1)]]
-    assert not world.scheduler.has_requests
+    assert (world.running, world.waiting) == ([], [])
     assert world.states[0].num_output_tokens == 2
 
 
@@ -693,7 +693,7 @@ def test_what_a_request_holds_is_what_it_has_computed() -> None:
     world.decide()
     world.states[0].num_computed_tokens = 7
     with pytest.raises(InvariantError, match="invariant 11 does not hold"):
-        check_invariants(world.scheduler)
+        world.scheduler.check()
 
 
 def test_nobody_runs_and_waits() -> None:
@@ -702,7 +702,7 @@ def test_nobody_runs_and_waits() -> None:
     world.decide()
     world.scheduler.waiting.submit(world.states[0])
     with pytest.raises(InvariantError, match="invariant 12 does not hold"):
-        check_invariants(world.scheduler)
+        world.scheduler.check()
 
 
 @pytest.mark.parametrize("num_tokens", [7, 18])
@@ -712,4 +712,4 @@ def test_what_is_computed_is_known_and_the_end_is_not_passed(num_tokens: int) ->
     world.decide()
     world.states[0].num_tokens = num_tokens
     with pytest.raises(InvariantError, match="invariant 13 does not hold"):
-        check_invariants(world.scheduler)
+        world.scheduler.check()

@@ -1,7 +1,9 @@
 """What happens when. A step lasts 10 ns and blocks have 4 slots, unless a test says otherwise."""
 
+from itertools import accumulate
 from typing import Any
 
+import numpy as np
 import pytest
 from attrs import evolve
 from hypothesis import given
@@ -9,9 +11,12 @@ from hypothesis import strategies as st
 
 from kvsim.engine.config import EngineConfig
 from kvsim.engine.latency import LatencyModel
-from kvsim.engine.recorder import RequestRecord
-from kvsim.engine.scheduler import Sampled, Step
-from kvsim.engine.simulation import FollowUps, Simulation
+from kvsim.engine.recorder import Pressure, Recorder
+from kvsim.engine.scheduler import Sampled, Scheduler, Step
+from kvsim.engine.simulation import FollowUps, Simulation, ticks_until
+from kvsim.engine.state import RequestState
+from kvsim.engine.tables import pressure_frame, requests_frame
+from kvsim.engine.timeline import Rows
 from kvsim.memory.allocator import Occupancy, Shortfall
 from kvsim.memory.paged import PagedAllocator
 from kvsim.workload.request import Request
@@ -20,8 +25,16 @@ from tests.makers import make_request
 TEN_NS = LatencyModel(base=10, per_prefill_token=0, per_decode_seq=0, per_context_token=0)
 
 
+class AlwaysFull(Recorder):
+    """Rows are taken out of it before every decision."""
+
+    @property
+    def is_full(self) -> bool:
+        return True
+
+
 class Run:
-    """A finished run: its records by id, when steps began and what they scheduled."""
+    """A finished run: its requests by id, its timeline, when steps began and what they scheduled."""
 
     def __init__(
         self,
@@ -32,22 +45,34 @@ class Run:
         latency: LatencyModel = TEN_NS,
         until_ns: int | None = None,
         follow_ups: FollowUps | None = None,
+        in_pieces: bool = False,
         **config: Any,
     ) -> None:
         self.allocator = PagedAllocator(blocks, 4, prefix_sharing)
         self.steps: list[tuple[int, list[tuple[int, int]]]] = []
         self.finished: list[tuple[int, list[int]]] = []
+        scheduler = Scheduler(
+            EngineConfig(**{"max_model_len": 1000, "latency": latency, **config}), self.allocator, watermark_blocks
+        )
         simulation = Simulation(
-            EngineConfig(**{"max_model_len": 1000, "latency": latency, **config}),
-            self.allocator,
+            scheduler.config,
+            scheduler,
             requests,
             follow_ups=follow_ups,
-            watermark_blocks=watermark_blocks,
             on_step=self.on_step,
             on_outputs=self.on_outputs,
+            on_full=self.on_full,
             check=True,
         )
-        self.recorder = simulation.run(until_ns)
+        if in_pieces:
+            simulation.recorder = AlwaysFull()
+        self.recorder = simulation.recorder
+        self.pieces: list[Rows] = []
+        self.states: dict[int, RequestState] = {}
+        self.pressure: list[Pressure] = []
+        simulation.run(until_ns)
+        self.take(None)
+        self.rows = {name: np.concatenate([rows[name] for rows in self.pieces]) for name in self.pieces[0]}
         self.stalled = simulation.stalled
         self.end_ns = simulation.now
         self.allocator.check()
@@ -60,14 +85,25 @@ class Run:
         if sampled.finished:
             self.finished.append((now, [state.request.id for state in sampled.finished]))
 
-    def __getitem__(self, id: int) -> RequestRecord:
-        return self.recorder.records[id]
+    def on_full(self, now: int) -> None:
+        if now:  # before the first instant there is nothing
+            self.take(now)
+
+    def take(self, before_ns: int | None) -> None:
+        """What is complete, or at the end all of it."""
+        at_end = before_ns is None
+        self.pieces.append(self.recorder.take_rows(before_ns))
+        self.states.update((state.request.id, state) for state in self.recorder.take_states(all=at_end))
+        self.pressure += self.recorder.take_pressure(all=at_end)
+
+    def __getitem__(self, id: int) -> RequestState:
+        return self.states[id]
 
     def outcomes(self) -> dict[int, str]:
-        return {id: record.outcome for id, record in self.recorder.records.items()}
+        return {id: state.outcome for id, state in self.states.items()}
 
     def levels(self, name: str) -> list[tuple[int, int]]:
-        return list(zip(self.recorder.times, self.recorder.levels[name], strict=True))
+        return list(zip(self.rows["time"].tolist(), self.rows[name].tolist(), strict=True))
 
 
 def make_run(*requests: Request, **options: Any) -> Run:
@@ -80,9 +116,9 @@ def make_run(*requests: Request, **options: Any) -> Run:
 def test_a_request_alone() -> None:
     run = make_run(make_request(0, own=5, output=4, arrival=7))
     assert run.steps == [(7, [(0, 5)]), (17, [(0, 1)]), (27, [(0, 1)]), (37, [(0, 1)])]
-    record = run[0]
-    assert (record.admitted_ns, record.first_token_ns, record.ended_ns) == (7, 17, 47)
-    assert (record.outcome, record.generated_tokens) == ("finished", 4)
+    state = run[0]
+    assert (state.admitted_ns, state.first_token_ns, state.ended_ns) == (7, 17, 47)
+    assert (state.outcome, state.num_output_tokens) == ("finished", 4)
     assert run.finished == [(47, [0])]
     assert (run.end_ns, run.recorder.num_steps, run.stalled) == (47, 4, None)
 
@@ -114,7 +150,7 @@ def test_a_step_lasts_as_long_as_its_work_takes() -> None:
 def test_a_request_that_reaches_max_model_len_is_cut() -> None:
     run = make_run(make_request(0, own=5, output=4), make_request(1, own=5, output=3), max_model_len=8)
     assert run.outcomes() == {0: "cut", 1: "finished"}
-    assert (run[0].generated_tokens, run[0].ended_ns) == (3, run[1].ended_ns)
+    assert (run[0].num_output_tokens, run[0].ended_ns) == (3, run[1].ended_ns)
 
 
 def test_an_engine_without_requests_does_nothing() -> None:
@@ -196,7 +232,7 @@ def test_a_timeout_is_for_the_first_admission_only() -> None:
     run = make_run(
         make_request(0, own=4, output=5), make_request(1, own=4, output=2), blocks=4, timeout=15, prefix_sharing=False
     )
-    assert run[1].preemptions == 1
+    assert run[1].num_preemptions == 1
     assert run.outcomes() == {0: "finished", 1: "finished"}
     assert run[1].ended_ns == 60
 
@@ -327,7 +363,7 @@ def test_a_request_that_outgrows_the_pool_is_named_with_its_known_tokens() -> No
     run = make_run(make_request(5, own=6, output=9), blocks=3, reject_unservable=False)
     assert run.stalled is not None
     assert run.stalled.startswith("request 5 (6 prompt and 9 output tokens) blocks the queue for ever: its 9 known")
-    assert (run[5].generated_tokens, run[5].preemptions) == (3, 1)
+    assert (run[5].num_output_tokens, run[5].num_preemptions) == (3, 1)
 
 
 def test_a_prompt_beyond_the_token_budget_is_named_with_chunked_prefill_off() -> None:
@@ -346,7 +382,7 @@ def test_a_futile_cycle_is_stopped() -> None:
         scheduler_reserve_full_isl=False,
         reject_unservable=False,
     )
-    assert run[0].preemptions == 2
+    assert run[0].num_preemptions == 2
     assert run.steps == [(time, [(0, 4)] if time % 30 < 20 else []) for time in range(0, 60, 10)]
     assert run.stalled is not None
     assert "its 12 known tokens do not fit in 2 usable blocks" in run.stalled
@@ -392,7 +428,7 @@ def test_who_is_blocked_for_ever_is_so_until_nothing_moves_any_more() -> None:
 def test_a_run_may_end_before_its_requests_do() -> None:
     run = make_run(make_request(0, own=4, output=9), make_request(1, own=4, arrival=60), until_ns=25)
     assert run.outcomes() == {0: "unfinished"}
-    assert (run[0].generated_tokens, run[0].ended_ns, run.end_ns, run.stalled) == (2, None, 25, None)
+    assert (run[0].num_output_tokens, run[0].ended_ns, run.end_ns, run.stalled) == (2, None, 25, None)
 
 
 # hang-ups
@@ -403,7 +439,7 @@ def test_who_hangs_up_leaves_at_the_next_step_boundary(abort: int, left: int) ->
     run = make_run(make_request(0, own=4, output=9, abort=abort))
     assert (run[0].outcome, run[0].ended_ns) == ("aborted", left)
     assert run.levels("allocated_blocks")[-1] == (left, 0)
-    assert run[0].generated_tokens == left // 10
+    assert run[0].num_output_tokens == left // 10
 
 
 def test_the_blocks_of_who_hangs_up_are_there_for_the_step_that_begins() -> None:
@@ -428,7 +464,7 @@ def test_who_hangs_up_in_the_middle_of_a_prompt_leaves_its_full_blocks_cached() 
 
 def test_who_hangs_up_after_a_preemption_leaves_the_queue() -> None:
     run = make_run(make_request(0, own=4, output=9), make_request(1, own=4, output=9, abort=25), blocks=4)
-    assert run[1].preemptions == 1
+    assert run[1].num_preemptions == 1
     assert (run[1].outcome, run[1].ended_ns) == ("aborted", 30)
 
 
@@ -474,9 +510,9 @@ def test_who_is_rejected_or_timed_out_cannot_hang_up() -> None:
 
 def test_refusals_are_counted_per_step_and_blocked_from_each_to_the_next_decision() -> None:
     run = make_run(blocked_until(3), make_request(1, own=5, output=1, arrival=4), blocks=3)
-    record = run[1]
-    assert (record.refusals, record.blocked_ns, record.admitted_ns) == (2, 20, 30)
-    assert run.recorder.events["refused"].tolist() == [0, 0, 1, 1, 0, 0]
+    state = run[1]
+    assert (state.refusals, state.blocked_ns, state.admitted_ns) == (2, 20, 30)
+    assert run.rows["refused"].tolist() == [0, 0, 1, 1, 0, 0]
 
 
 def test_refusals_in_a_row_are_one_row_of_pressure_until_the_cause_changes() -> None:
@@ -490,14 +526,14 @@ def test_refusals_in_a_row_are_one_row_of_pressure_until_the_cause_changes() -> 
         blocks=5,
         watermark_blocks=1,
     )
-    rows = [(row.time_ns, row.event, row.request_id, row.cause, row.steps) for row in run.recorder.pressure]
+    rows = [(row.time_ns, row.event, row.request_id, row.cause, row.steps) for row in run.pressure]
     assert rows == [
         (10, "refused", 2, "blocks", 1),
         (20, "refused", 2, "watermark", 2),
         (40, "refused", 2, "blocks", 5),
     ]
-    assert run.recorder.pressure[0].shortfall == Shortfall(4, 1, 0, 3, 8 - 6 + 4 - 2, "blocks")
-    assert run.recorder.pressure[1].shortfall == Shortfall(4, 2, 1, 1, 1, "watermark")
+    assert run.pressure[0].shortfall == Shortfall(4, 1, 0, 3, 8 - 6 + 4 - 2, "blocks")
+    assert run.pressure[1].shortfall == Shortfall(4, 2, 1, 1, 1, "watermark")
     assert (run[2].refusal_causes, run[2].admitted_ns) == ({"blocks": 6, "watermark": 2}, 90)
 
 
@@ -510,9 +546,10 @@ def test_waiting_behind_a_blocked_head_is_not_being_refused() -> None:
 
 def test_a_resumed_request_counts_its_hit_apart() -> None:
     run = make_run(make_request(0, own=4, output=3), make_request(1, own=5, output=3), blocks=4)
-    record = run[1]
-    assert (record.preemptions, record.hit_tokens, record.resumed_hit_tokens, record.recomputed_tokens) == (1, 0, 4, 1)
-    assert record.admitted_ns == 0
+    state = run[1]
+    assert (state.num_preemptions, state.num_recomputed_tokens) == (1, 1)
+    assert (state.hit_tokens, state.resumed_hit_tokens) == (0, 4)
+    assert state.admitted_ns == 0
 
 
 def test_occupancy_is_empty_at_the_end() -> None:
@@ -634,23 +671,71 @@ def test_every_request_has_one_outcome_and_nothing_is_left_behind(
     )
     assert list(run.outcomes()) == [request.id for request in made]
     for request in made:
-        record = run[request.id]
-        generated = record.generated_tokens
-        assert (record.reason is not None) == (record.outcome == "rejected")
-        assert (record.ended_ns is None) == (record.outcome == "unfinished")
-        assert (generated == request.output_tokens) >= (record.outcome == "finished")
+        state = run[request.id]
+        generated = state.num_output_tokens
+        assert (state.reason is not None) == (state.outcome == "rejected")
+        assert (state.ended_ns is None) == (state.outcome == "unfinished")
+        assert (generated == request.output_tokens) >= (state.outcome == "finished")
         assert generated <= min(request.output_tokens, 30 - min(30, request.prompt_tokens))
-        if record.outcome == "timed_out":
+        if state.outcome == "timed_out":
             assert timeout is not None
-            assert (record.ended_ns, record.admitted_ns) == (request.arrival_ns + timeout, None)
-        elif timeout is not None and record.admitted_ns is not None:
-            assert record.admitted_ns < request.arrival_ns + timeout
-        if record.outcome == "aborted":
+            assert (state.ended_ns, state.admitted_ns) == (request.arrival_ns + timeout, None)
+        elif timeout is not None and state.admitted_ns is not None:
+            assert state.admitted_ns < request.arrival_ns + timeout
+        if state.outcome == "aborted":
             assert request.abort_ns is not None
-            assert record.ended_ns is not None
-            assert max(request.abort_ns, request.arrival_ns) <= record.ended_ns
+            assert state.ended_ns is not None
+            assert max(request.abort_ns, request.arrival_ns) <= state.ended_ns
     assert (run.stalled is not None) == ("unfinished" in run.outcomes().values())
     assert run.stalled is None or not reject_unservable
     occupancy = run.allocator.occupancy()
     assert (occupancy.allocated_blocks, occupancy.live_bytes, occupancy.logical_bytes) == (0, 0, 0)
-    assert {name: sum(column) for name, column in run.recorder.events.items()}["arrived"] == len(made)
+    assert run.rows["arrived"].sum() == len(made)
+
+
+# what is handed over while the run goes on
+
+
+def said(run: Run) -> dict[str, Any]:
+    """All that a run leaves."""
+    return {
+        "rows": {name: column.tolist() for name, column in run.rows.items()},
+        "requests": requests_frame(list(run.states.values())).rows(),
+        "pressure": pressure_frame(run.pressure).rows(),
+        "figures": (run.recorder.num_steps, run.recorder.num_ended, run.recorder.held_back_steps, run.stalled),
+    }
+
+
+def test_rows_are_handed_over_before_every_decision_of_a_recorder_that_is_full() -> None:
+    requests = make_request(0, own=5, output=4), make_request(1, own=5, output=1, arrival=12)
+    run = make_run(*requests, blocks=4, in_pieces=True)
+    assert [rows["time"].tolist() for rows in run.pieces] == [[0], [10, 12], [20], [30], [40, 50]]
+
+
+@given(
+    requests, st.integers(2, 10), st.none() | st.integers(1, 60), st.sampled_from(["fcfs", "priority"]), st.booleans()
+)
+def test_a_run_whose_rows_are_taken_in_pieces_leaves_what_it_does_whole(
+    drawn: list[dict[str, Any]], blocks: int, timeout: int | None, policy: str, reject_unservable: bool
+) -> None:
+    drawn.sort(key=lambda values: values["arrival"])
+    made = [make_request(id, **values) for id, values in enumerate(drawn)]
+    options = {"blocks": blocks, "timeout": timeout, "policy": policy, "reject_unservable": reject_unservable}
+    chains = [Chain(*(make_request(id, own=5, output=2) for id in range(100, 103)), wait_ns=5) for _ in range(2)]
+    pieces, whole = (
+        make_run(*made, in_pieces=in_pieces, follow_ups=chain, max_num_batched_tokens=12, **options)
+        for in_pieces, chain in zip((True, False), chains, strict=True)
+    )
+    assert said(pieces) == said(whole)
+
+
+# steps until an instant
+
+
+@given(st.integers(-5, 400), st.integers(1, 20), st.integers(0, 5), st.integers(1, 30))
+def test_steps_until_an_instant_are_the_fewest_that_reach_it(
+    delay_ns: int, tick_ns: int, longer_ns: int, most: int
+) -> None:
+    ends = accumulate(tick_ns + longer_ns * tick for tick in range(most))
+    reached = [ticks for ticks, end_ns in enumerate(ends, 1) if end_ns >= delay_ns]
+    assert ticks_until(delay_ns, tick_ns, longer_ns, most) == min(reached, default=most)

@@ -1,20 +1,31 @@
 import polars as pl
+import pytest
 
-from kvsim.engine.recorder import EVENTS, Pressure, Recorder
+from kvsim.engine.recorder import Pressure, Recorder
 from kvsim.engine.scheduler import Step
 from kvsim.engine.state import RequestState
 from kvsim.engine.tables import (
     PRESSURE_COLUMNS,
     REQUEST_COLUMNS,
+    SCHEMAS,
+    TIMELINE_COLUMNS,
     MemoryShape,
+    NoTables,
+    TablesInMemory,
     pressure_frame,
     requests_frame,
     timeline_frame,
+    whole,
 )
+from kvsim.engine.timeline import EVENTS
 from kvsim.memory.allocator import Hit, Occupancy, Shortfall
 from tests.makers import make_request
 
 SHAPE = MemoryShape(num_blocks=11, block_size=4, block_bytes=400, token_bytes=100)
+
+
+def make_state(id: int, own: int = 4, **request: int) -> RequestState:
+    return RequestState(make_request(id, own, **request), id, max_model_len=100)
 
 
 def test_the_pool_is_what_is_usable() -> None:
@@ -23,11 +34,12 @@ def test_the_pool_is_what_is_usable() -> None:
 
 def test_levels_become_bytes() -> None:
     recorder = Recorder()
-    recorder.observe(0, Occupancy(0, 0, 10, 0, 0, 0, 0), 0, 0)
+    recorder.observe(0, Occupancy(0, 0, 10, 0, 0, 0, 0), 0)
+    recorder.arrived(7, make_state(0))
     recorder.observe(
-        7, Occupancy(5, 2, 3, live_bytes=1700, padding_bytes=100, logical_bytes=2900, window_saving_bytes=400), 2, 1
+        7, Occupancy(5, 2, 3, live_bytes=1700, padding_bytes=100, logical_bytes=2900, window_saving_bytes=400), 2
     )
-    row = timeline_frame(recorder, SHAPE).row(1, named=True)
+    row = timeline_frame(recorder.take_rows(), SHAPE).row(1, named=True)
     assert {name: value for name, value in row.items() if name not in EVENTS} == {
         "time_ns": 7,
         "pool_bytes": 4000,
@@ -51,17 +63,18 @@ def test_levels_become_bytes() -> None:
 
 def test_all_of_the_timeline_are_whole_numbers() -> None:
     recorder = Recorder()
-    recorder.observe(0, Occupancy(0, 0, 10, 0, 0, 0, 0), 0, 0)
-    frame = timeline_frame(recorder, SHAPE)
+    recorder.observe(0, Occupancy(0, 0, 10, 0, 0, 0, 0), 0)
+    frame = timeline_frame(recorder.take_rows(), SHAPE)
     assert set(frame.dtypes) == {pl.Int64}
+    assert tuple(frame.columns) == TIMELINE_COLUMNS
     assert frame.columns[-len(EVENTS) :] == list(EVENTS)
 
 
 def test_levels_beyond_32_bits_are_exact() -> None:
     shape = MemoryShape(num_blocks=2**24, block_size=16, block_bytes=2**21, token_bytes=2**17)
     recorder = Recorder()
-    recorder.observe(2**62, Occupancy(2**24 - 1, 0, 0, (2**24 - 1) * 2**21, 0, 2**47, 0), 1, 0)
-    row = timeline_frame(recorder, shape).row(0, named=True)
+    recorder.observe(2**62, Occupancy(2**24 - 1, 0, 0, (2**24 - 1) * 2**21, 0, 2**47, 0), 1)
+    row = timeline_frame(recorder.take_rows(), shape).row(0, named=True)
     assert row["time_ns"] == 2**62
     assert row["allocated_bytes"] == row["live_bytes"] == (2**24 - 1) * 2**21
     assert row["logical_bytes"] == 2**47
@@ -69,12 +82,12 @@ def test_levels_beyond_32_bits_are_exact() -> None:
 
 def test_requests_stand_in_order_of_arrival_and_unknown_times_are_null() -> None:
     recorder = Recorder()
-    for id in (5, 3):
-        recorder.arrived(make_request(id, own=20, output=7, arrival=1, priority=id))
-    state = RequestState(recorder.records[3].request, 0, 100)
-    recorder.step_began(4, Step(admitted=[(state, Hit(16, ([],)))]))
-    recorder.rejected(1, recorder.records[5].request, "never_fits")
-    frame = requests_frame(recorder)
+    first, second = (make_state(id, own=20, output=7, arrival=1, priority=id) for id in (5, 3))
+    recorder.arrived(1, first)
+    recorder.arrived(1, second)
+    recorder.step_began(4, Step(admitted=[(second, Hit(16, ([],)))]))
+    recorder.rejected(1, first, "never_fits")
+    frame = requests_frame(recorder.take_states(all=True))
     assert frame.columns == list(REQUEST_COLUMNS)
     assert frame["request_id"].to_list() == [5, 3]
     assert frame["priority"].to_list() == [5, 3]
@@ -86,21 +99,19 @@ def test_requests_stand_in_order_of_arrival_and_unknown_times_are_null() -> None
 
 
 def test_a_request_is_told_the_cause_that_refused_it_most_often_and_of_equals_the_first() -> None:
-    recorder = Recorder()
-    causes = [{}, {"gate": 1}, {"gate": 1, "blocks": 2}, {"watermark": 2, "gate": 2, "blocks": 1}]
-    for id, counts in enumerate(causes):
-        recorder.arrived(make_request(id, own=4))
-        recorder.records[id].refusal_causes = counts
-    assert requests_frame(recorder)["refusal_cause"].to_list() == [None, "gate", "blocks", "watermark"]
+    causes = [None, {"gate": 1}, {"gate": 1, "blocks": 2}, {"watermark": 2, "gate": 2, "blocks": 1}]
+    states = [make_state(id, own=4) for id in range(4)]
+    for state, counts in zip(states, causes, strict=True):
+        state.refusal_causes = counts
+    assert requests_frame(states)["refusal_cause"].to_list() == [None, "gate", "blocks", "watermark"]
 
 
 def test_pressure_keeps_its_order_and_says_need_blank_evictable_and_missing() -> None:
-    recorder = Recorder()
-    recorder.pressure = [
+    pressure = [
         Pressure(5, "preempted", 3, "blocks", 1, Shortfall(7, 2, 1, 4, 2**40, "blocks")),
         Pressure(5, "refused", 4, "gate", 12, Shortfall(9, 0, 3, 6, 0, "gate")),
     ]
-    frame = pressure_frame(recorder)
+    frame = pressure_frame(pressure)
     assert frame.columns == list(PRESSURE_COLUMNS)
     assert frame.rows() == [
         (5, "preempted", 3, "blocks", 1, 7, 2, 1, 4, 2**40),
@@ -109,25 +120,65 @@ def test_pressure_keeps_its_order_and_says_need_blank_evictable_and_missing() ->
 
 
 def test_no_pressure_makes_an_empty_table_with_its_columns() -> None:
-    frame = pressure_frame(Recorder())
+    frame = pressure_frame([])
     assert (frame.height, frame.columns) == (0, list(PRESSURE_COLUMNS))
     assert frame.schema["cause"] == pl.String
 
 
 def test_no_requests_make_an_empty_table_with_its_columns() -> None:
-    frame = requests_frame(Recorder())
+    frame = requests_frame([])
     assert (frame.height, frame.columns) == (0, list(REQUEST_COLUMNS))
     assert frame.schema["admitted_ns"] == pl.Int64
 
 
 def test_pressure_keeps_need_and_what_was_there() -> None:
     recorder = Recorder()
-    recorder.arrived(make_request(3, own=20))
-    state = RequestState(recorder.records[3].request, 0, 100)
+    state = make_state(3, own=20)
+    recorder.arrived(0, state)
     shortfall = Shortfall(need=5, blank=1, evictable=2, missing=2, slack_bytes=30, least_change="gate")
     for time in (4, 5):
         recorder.step_began(time, Step(refused=state, refusal_shortfall=shortfall))
-    frame = pressure_frame(recorder)
+    frame = pressure_frame(recorder.take_pressure(all=True))
     assert frame.columns == list(PRESSURE_COLUMNS)
     assert frame.rows() == [(4, "refused", 3, "gate", 2, 5, 1, 2, 2, 30)]
-    assert requests_frame(recorder)["refusal_cause"].to_list() == ["gate"]
+    assert requests_frame(recorder.take_states(all=True))["refusal_cause"].to_list() == ["gate"]
+
+
+def test_the_schemas_are_those_of_the_tables() -> None:
+    recorder = Recorder()
+    recorder.observe(0, Occupancy(0, 0, 10, 0, 0, 0, 0), 0)
+    recorder.step_began(0, Step(preempted=[make_state(0)], preemption_shortfalls=[Shortfall(1, 0, 0, 1, 0, "blocks")]))
+    frames = {
+        "timeline": timeline_frame(recorder.take_rows(), SHAPE),
+        "requests": requests_frame([make_state(0)]),
+        "pressure": pressure_frame(recorder.take_pressure()),
+    }
+    assert {name: list(frame.schema.items()) for name, frame in frames.items()} == {
+        name: list(schema.items()) for name, schema in SCHEMAS.items()
+    }
+
+
+def test_tables_in_memory_give_back_what_came_in_its_order_and_columns_where_they_are_named() -> None:
+    tables = TablesInMemory()
+    first, second = requests_frame([make_state(0), make_state(1)]), requests_frame([make_state(2)])
+    tables.add("requests", first)
+    tables.add("requests", second)
+    tables.close()
+    assert [part["request_id"].to_list() for part in tables.parts("requests")] == [[0, 1], [2]]
+    assert [part.columns for part in tables.parts("requests", ["reason", "request_id"])] == [
+        ["reason", "request_id"]
+    ] * 2
+    assert whole(tables, "requests").equals(pl.concat([first, second]))
+
+
+def test_a_table_to_which_nothing_came_is_empty_and_has_its_columns() -> None:
+    empty = whole(TablesInMemory(), "pressure")
+    assert (empty.height, empty.schema) == (0, SCHEMAS["pressure"])
+
+
+def test_rows_that_were_not_kept_are_not_taken_for_none() -> None:
+    tables = NoTables()
+    tables.add("requests", requests_frame([make_state(0)]))
+    tables.close()
+    with pytest.raises(ValueError, match="the rows of this run were not kept"):
+        whole(tables, "requests")

@@ -3,15 +3,28 @@
 import json
 import os
 import signal
+from collections.abc import Iterable
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
 import polars as pl
 import pytest
+from polars.testing import assert_frame_equal
 
 from kvsim.engine.results import Results
+from kvsim.engine.tables import SCHEMAS, TableName, whole
+from kvsim.engine.timeline import ROWS_AT_ONCE
 from kvsim.errors import OutputError
-from kvsim.study.files import read_results, remove_other_results, staged, write_results
+from kvsim.study.files import (
+    FILES,
+    TablesInFiles,
+    read_results,
+    remove_other_results,
+    staged,
+    tables_of,
+    write_results,
+)
 from kvsim.study.run import simulate
 from kvsim.study.scenario import load_scenario
 from tests.study.makers import write_scenario
@@ -22,6 +35,16 @@ ALL = ("summary", "timeline", "requests", "pressure", "plot")
 @pytest.fixture(scope="module")
 def results(tmp_path_factory: pytest.TempPathFactory) -> Results:
     return simulate(load_scenario(write_scenario(tmp_path_factory.mktemp("scenario"))))
+
+
+def write(results: Results, folder: Path, files: tuple[str, ...] = ALL) -> None:
+    """Tables and all, as a run with these files leaves them."""
+    tables = TablesInFiles(folder, tables_of(files))
+    for name in SCHEMAS:
+        for part in results.tables.parts(name):
+            tables.add(name, part)
+    tables.close()
+    write_results(results, folder, files)
 
 
 def test_files_appear_when_the_block_ends_well(tmp_path: Path) -> None:
@@ -56,20 +79,125 @@ def test_a_place_that_cannot_be_written_to_is_said_at_once(tmp_path: Path) -> No
 
 
 def test_results_are_read_back_as_they_were(results: Results, tmp_path: Path) -> None:
-    write_results(results, tmp_path, ALL)
+    write(results, tmp_path)
     again = read_results(tmp_path)
     assert again.timeline.equals(results.timeline)
     assert again.requests.equals(results.requests)
+    assert again.pressure.equals(results.pressure)
     assert again.summary == results.summary
 
 
-def test_only_what_is_asked_for_is_written(results: Results, tmp_path: Path) -> None:
-    write_results(results, tmp_path, ("requests",))
+def test_a_run_that_keeps_its_tables_in_files_has_the_results_of_one_that_holds_them(
+    results: Results, tmp_path: Path
+) -> None:
+    scenario = load_scenario(write_scenario(tmp_path))
+    in_files = simulate(scenario, tables=TablesInFiles(tmp_path, tables_of(ALL)))
+    assert in_files.timeline.equals(results.timeline)
+    assert in_files.requests.equals(results.requests)
+    assert in_files.pressure.equals(results.pressure)
+    assert in_files.metrics == results.metrics
+
+
+@pytest.mark.parametrize(
+    "files", [("requests",), ("summary", "pressure"), ("timeline",), ("plot",), ("timeline", "plot"), ()]
+)
+def test_only_what_is_asked_for_is_written(results: Results, tmp_path: Path, files: tuple[str, ...]) -> None:
+    write(results, tmp_path, files)
+    assert {path.name for path in tmp_path.iterdir()} == {FILES[name] for name in files}
+
+
+def test_a_picture_is_drawn_from_the_timeline_although_that_is_not_asked_for() -> None:
+    assert tables_of(("summary", "plot")) == ["timeline"]
+    assert tables_of(("pressure", "requests")) == ["requests", "pressure"]
+    assert tables_of(("summary",)) == []
+
+
+# tables written as rows come
+
+
+def make_table(num_rows: int, first: int = 0) -> pl.DataFrame:
+    """A table of pressure whose rows can be told apart."""
+    numbers = pl.int_range(first, first + num_rows, eager=True)
+    values = {
+        name: numbers if dtype == pl.Int64() else numbers.cast(dtype) for name, dtype in SCHEMAS["pressure"].items()
+    }
+    return pl.DataFrame(values, schema=SCHEMAS["pressure"])
+
+
+def write_table(folder: Path, parts: Iterable[pl.DataFrame], name: TableName = "pressure") -> TablesInFiles:
+    folder.mkdir(exist_ok=True)
+    tables = TablesInFiles(folder, [name])
+    for part in parts:
+        tables.add(name, part)
+    tables.close()
+    return tables
+
+
+@pytest.mark.parametrize(
+    "heights",
+    [
+        [5],
+        [ROWS_AT_ONCE],
+        [ROWS_AT_ONCE - 1, 1, 1],
+        [ROWS_AT_ONCE, ROWS_AT_ONCE],
+        [7, 3 * ROWS_AT_ONCE, 0, ROWS_AT_ONCE - 1],
+        [ROWS_AT_ONCE // 2] * 5,
+    ],
+)
+def test_rows_that_come_in_parts_are_those_of_the_whole_in_one_file(tmp_path: Path, heights: list[int]) -> None:
+    parts = [make_table(height, sum(heights[:at])) for at, height in enumerate(heights)]
+    tables = write_table(tmp_path, parts)
+    expected = make_table(sum(heights))
+    assert [path.name for path in tmp_path.iterdir()] == ["pressure.parquet"]
+    assert_frame_equal(pl.read_parquet(tmp_path / "pressure.parquet"), expected)
+    assert_frame_equal(whole(tables, "pressure"), expected)
+    read = list(tables.parts("pressure", ["cause", "steps"]))
+    assert max(part.height for part in read) <= ROWS_AT_ONCE
+    assert_frame_equal(pl.concat(read), expected.select("cause", "steps"))
+
+
+def test_the_same_parts_give_the_same_bytes(tmp_path: Path) -> None:
+    heights = [ROWS_AT_ONCE - 1, 9, 2 * ROWS_AT_ONCE, 1, ROWS_AT_ONCE]
+    parts = [make_table(height, sum(heights[:at])) for at, height in enumerate(heights)]
+    for folder in ("once", "again"):
+        write_table(tmp_path / folder, parts)
+    once, again = ((tmp_path / folder / "pressure.parquet").read_bytes() for folder in ("once", "again"))
+    assert once == again
+
+
+def test_equal_runs_leave_equal_bytes(tmp_path: Path) -> None:
+    for folder in ("once", "again"):
+        (tmp_path / folder).mkdir()
+        scenario = load_scenario(write_scenario(tmp_path))
+        results = simulate(scenario, tables=TablesInFiles(tmp_path / folder, tables_of(ALL)))
+        write_results(results, tmp_path / folder, ALL)
+    for name in FILES.values():
+        assert (tmp_path / "once" / name).read_bytes() == (tmp_path / "again" / name).read_bytes(), name
+
+
+def test_a_table_without_rows_is_a_file_with_its_columns(tmp_path: Path) -> None:
+    tables = write_table(tmp_path, [])
+    assert list(pl.read_parquet_schema(tmp_path / "pressure.parquet").items()) == list(SCHEMAS["pressure"].items())
+    assert [part.height for part in tables.parts("pressure")] == [0]
+
+
+def test_tables_that_are_not_named_are_not_kept(tmp_path: Path) -> None:
+    tables = TablesInFiles(tmp_path, ["requests"])
+    tables.add("pressure", make_table(ROWS_AT_ONCE))
+    tables.close()
     assert [path.name for path in tmp_path.iterdir()] == ["requests.parquet"]
 
 
+def test_a_table_longer_than_what_is_held_is_read_back_whole(results: Results, tmp_path: Path) -> None:
+    """Rows of pressure that say nothing new: preemptions are counted by requests."""
+    write(results, tmp_path)
+    more = make_table(2 * ROWS_AT_ONCE).with_columns(event=pl.lit("preempted"))
+    write_table(tmp_path, chain(results.tables.parts("pressure"), [more]))
+    assert_frame_equal(read_results(tmp_path).pressure, pl.concat([results.pressure, more]))
+
+
 def test_columns_and_types_of_the_tables(results: Results, tmp_path: Path) -> None:
-    write_results(results, tmp_path, ALL)
+    write(results, tmp_path)
     timeline = pl.read_parquet_schema(tmp_path / "timeline.parquet")
     assert list(timeline) == [
         "time_ns",
@@ -120,7 +248,7 @@ def test_columns_and_types_of_the_tables(results: Results, tmp_path: Path) -> No
 def test_missing_and_damaged_files_are_named(
     results: Results, tmp_path: Path, name: str, content: str | None, message: str
 ) -> None:
-    write_results(results, tmp_path, ALL[:-1])
+    write(results, tmp_path, ALL[:-1])
     (tmp_path / name).unlink()
     if content is not None:
         (tmp_path / name).write_text(content)
@@ -131,7 +259,7 @@ def test_missing_and_damaged_files_are_named(
 
 
 def test_files_of_two_runs_are_not_mixed(results: Results, tmp_path: Path) -> None:
-    write_results(results, tmp_path, ALL)
+    write(results, tmp_path)
     summary = json.loads((tmp_path / "summary.json").read_text())
     summary["metrics"]["slack_peak_bytes"] += 1
     (tmp_path / "summary.json").write_text(json.dumps(summary))
@@ -143,7 +271,7 @@ def test_files_of_two_runs_are_not_mixed(results: Results, tmp_path: Path) -> No
 
 @pytest.mark.parametrize("size", [None, "x", 0, -1, 1.5, []])
 def test_a_summary_with_nonsense_sizes_is_refused(results: Results, tmp_path: Path, size: object) -> None:
-    write_results(results, tmp_path, ALL)
+    write(results, tmp_path)
     summary = json.loads((tmp_path / "summary.json").read_text())
     summary["pool"]["num_blocks"] = size
     (tmp_path / "summary.json").write_text(json.dumps(summary))
@@ -160,7 +288,7 @@ def test_a_summary_with_nonsense_sizes_is_refused(results: Results, tmp_path: Pa
     ],
 )
 def test_a_table_with_other_columns_is_refused(results: Results, tmp_path: Path, damage: Any) -> None:
-    write_results(results, tmp_path, ALL)
+    write(results, tmp_path)
     damage(results.timeline).write_parquet(tmp_path / "timeline.parquet")
     with pytest.raises(OutputError, match=r"timeline\.parquet: not a Parquet file that kvsim run wrote"):
         read_results(tmp_path)
@@ -170,7 +298,7 @@ def test_a_table_with_other_columns_is_refused(results: Results, tmp_path: Path,
     "damage", [lambda frame: frame.clear(), lambda frame: frame.with_columns(live_bytes=pl.lit(None, pl.Int64))]
 )
 def test_a_table_without_rows_or_values_is_refused(results: Results, tmp_path: Path, damage: Any) -> None:
-    write_results(results, tmp_path, ALL)
+    write(results, tmp_path)
     damage(results.timeline).write_parquet(tmp_path / "timeline.parquet")
     with pytest.raises(OutputError, match="not a summary that kvsim run wrote"):
         read_results(tmp_path)

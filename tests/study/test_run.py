@@ -8,9 +8,13 @@ from pathlib import Path
 
 import polars as pl
 import pytest
+from attrs import evolve
 from hypothesis import given
 from hypothesis import strategies as st
 
+from kvsim.engine.tables import NoTables, TablesInMemory
+from kvsim.engine.timeline import ROWS_AT_ONCE
+from kvsim.engine.totals import Totals
 from kvsim.errors import ScenarioError, TraceError
 from kvsim.model.catalogue import catalogue
 from kvsim.study.files import write_results
@@ -319,6 +323,34 @@ def digests(results: object, folder: Path) -> dict[str, str]:
     folder.mkdir()
     write_results(results, folder, ("summary", "timeline", "requests", "pressure", "plot"))  # type: ignore[arg-type]
     return {path.name: hashlib.sha256(path.read_bytes()).hexdigest() for path in sorted(folder.iterdir())}
+
+
+def test_a_run_of_many_rows_leaves_them_in_parts_that_fit_together(tmp_path: Path) -> None:
+    """140 requests of 1,000 steps each, one after the other."""
+    results = run(
+        tmp_path,
+        "workload={kind='poisson',rate=0.00001,num_requests=140,prompt={kind='fixed',value=9},output={kind='fixed',value=1000}}",
+        "memory.num_blocks=400",
+        "engine.max_model_len=2000",
+    )
+    *full, _last = (part.height for part in results.tables.parts("timeline"))
+    assert full
+    assert all(height >= ROWS_AT_ONCE for height in full)
+    assert results.requests["request_id"].to_list() == list(range(140))
+    assert results.metrics["steps"] == 140_000
+    check_conservation(results)
+    tables = TablesInMemory()
+    tables.add("timeline", results.timeline)
+    tables.add("requests", results.requests)
+    tables.add("pressure", results.pressure)
+    whole = Totals(results.shape, results.worst_case_bytes, results.totals.num_steps, results.totals.held_back_steps)
+    whole.add_all(tables)
+    assert evolve(results, totals=whole).metrics == results.metrics
+
+
+def test_a_run_whose_rows_are_not_kept_has_the_same_figures(tmp_path: Path) -> None:
+    scenario = load_scenario(write_scenario(tmp_path))
+    assert simulate(scenario, tables=NoTables()).summary == simulate(scenario).summary
 
 
 def test_equal_scenario_and_seed_give_equal_bytes(tmp_path: Path) -> None:
