@@ -65,12 +65,12 @@ class DecodeClock:
 
     def take_ended(self, tick: int) -> list[RequestState]:
         """Those that end with this tick, in running order; they leave."""
-        ending = self._ends.pop(tick, None)
-        if ending is None:
+        if tick not in self._ends:
             return []
-        for state in ending:
+        ended = list(self._ends.pop(tick))
+        for state in ended:
             self._forget(state)
-        return list(ending)
+        return ended
 
     def next_end(self) -> int:
         """The first tick with which somebody ends."""

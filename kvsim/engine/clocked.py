@@ -52,10 +52,6 @@ class ClockedScheduler:
     def memory(self) -> Memory:
         return self.allocator
 
-    @property
-    def num_running(self) -> int:
-        return len(self.running)
-
     def submit(self, state: RequestState) -> None:
         self.waiting.append(state)
 
@@ -132,16 +128,15 @@ class ClockedScheduler:
             max_ticks = clock.ticks_with(tick, most_blocks, max_ticks)
         if max_ticks <= 0:
             return None
-        context_tokens = clock.sum_offsets + clock.num_seqs * (tick + 1)
-        return Step(
-            refused=refused,
-            refusal_shortfall=shortfall,
-            held_back=held_back,
-            decode_seqs=clock.num_seqs,
-            context_tokens=context_tokens,
-            num_ticks=max_ticks,
-            ends_at_arrival=not self.waiting,
-        )
+        step = Step()
+        step.decode_seqs = clock.num_seqs
+        step.context_tokens = clock.sum_offsets + clock.num_seqs * (tick + 1)
+        step.num_ticks = max_ticks
+        if self.waiting:
+            step.refused, step.refusal_shortfall, step.held_back = refused, shortfall, held_back
+        else:
+            step.ends_at_arrival = True
+        return step
 
     def _refusal(self, max_ticks: int, most_blocks: int) -> tuple[int, int, Shortfall] | None:
         """If the head of the queue is refused now: for how many ticks and blocks it stays so, for the same cause.
@@ -196,7 +191,7 @@ class ClockedScheduler:
 
     def schedule(self) -> Step:
         """Decide one step by itself. Its `scheduled` leaves out those on the clock, each with one token."""
-        step = Step()
+        step = Step(scheduled={})
         budget = self._schedule_running(step)
         self._is_stepping = True
         if step.preempted:
@@ -225,8 +220,7 @@ class ClockedScheduler:
         num_new = min(state.num_tokens - computed, budget)
         need = allocator.blocks_for(computed + num_new) - allocator.blocks_for(computed)
         if need > allocator.num_free:
-            step.preemption_shortfalls.append(allocator.shortfall(need, "blocks"))
-            self._preempt(state, step)
+            self._preempt(state, step, allocator.shortfall(need, "blocks"))
             return budget
         self._compute(step, state, computed, num_new)
         return budget - num_new
@@ -245,9 +239,9 @@ class ClockedScheduler:
             while served == allocator.num_free:
                 allocator.take(served)
                 served = 0
-                step.preemption_shortfalls.append(allocator.shortfall(1, "blocks", 0, self._num_before(state)))
+                shortfall = allocator.shortfall(1, "blocks", 0, self._num_before(state))
                 victim = next(reversed(self.running))
-                self._preempt(victim, step)
+                self._preempt(victim, step, shortfall)
                 if victim is state:
                     return 0, True
             served += 1
@@ -257,8 +251,11 @@ class ClockedScheduler:
         """Requests that have written a token in this step before this one was tried."""
         return next(place for place, other in enumerate(self.running) if other is state)
 
-    def _preempt(self, victim: RequestState, step: Step) -> None:
+    def _preempt(self, victim: RequestState, step: Step, shortfall: Shortfall) -> None:
         """Rule 8: everything is computed again later, less what the prefix cache still holds."""
+        if not step.preempted:
+            step.preempted, step.preemption_shortfalls = [], []
+        step.preemption_shortfalls.append(shortfall)
         del self.running[victim]
         self._release(victim)
         victim.high_water_tokens = max(victim.high_water_tokens, victim.num_computed_tokens)
@@ -271,6 +268,9 @@ class ClockedScheduler:
         """Rules 9 and 12: only the head of the queue is looked at, and it is never skipped."""
         allocator, waiting, running = self.allocator, self.waiting, self.running
         size = allocator.block_size
+        admitted: list[tuple[RequestState, Hit]] = []
+        resumed: list[tuple[RequestState, Hit]] = []
+        step.admitted, step.resumed = admitted, resumed
         while waiting:
             if len(running) >= self._max_running:
                 step.held_back = "max_num_seqs"
@@ -304,7 +304,7 @@ class ClockedScheduler:
             self._compute(step, state, hit_tokens, num_new)
             budget -= num_new
             hit = Hit(hit_tokens, ()) if hit_tokens else _NO_HIT
-            (step.resumed if state.was_admitted else step.admitted).append((state, hit))
+            (resumed if state.was_admitted else admitted).append((state, hit))
             state.was_admitted = True
 
     def _shortfall(self, first_need: int, need: int, spare: int) -> Shortfall:
@@ -349,8 +349,9 @@ class ClockedScheduler:
         clock, allocator, running = self.clock, self.allocator, self.running
         self._is_stepping = False
         prefilled = self._prefilled
-        sampled = Sampled(clock.num_seqs + len(prefilled))
         tick = allocator.ticks
+        num_tokens = clock.num_seqs + len(prefilled)
+        first_tokens = []
         finished = clock.take_ended(tick)
         for state in finished:
             state.num_tokens = state.stop_tokens
@@ -360,7 +361,7 @@ class ClockedScheduler:
             for state in prefilled:
                 state.num_tokens += 1
                 if state.num_tokens == state.request.prompt_tokens + 1:
-                    sampled.first_tokens.append(state)
+                    first_tokens.append(state)
                 if state.num_tokens >= state.stop_tokens:
                     finished.append(state)
         for state in finished:
@@ -375,8 +376,7 @@ class ClockedScheduler:
                 clock.join(state, tick)
                 if allocator.shares:
                     allocator.begin_decode(state.holder, state.num_computed_tokens)
-        sampled.finished = finished
-        return sampled
+        return Sampled(num_tokens, first_tokens, finished)
 
     def check(self) -> None:
         """Recount invariants between two decisions; raises InvariantError with the first that does not hold."""

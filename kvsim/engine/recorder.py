@@ -62,18 +62,22 @@ class Recorder:
         if step.held_back is not None:
             self.held_back_steps[step.held_back] += step.num_ticks
         pending = self.timeline.pending
-        for state, shortfall in zip(step.preempted, step.preemption_shortfalls, strict=True):
-            pending.preempted += 1
-            self.pressure.append(Pressure(now, "preempted", state.request.id, "blocks", 1, shortfall))
+        if step.preempted:
+            pending.preempted += len(step.preempted)
+            for state, shortfall in zip(step.preempted, step.preemption_shortfalls, strict=True):
+                self.pressure.append(Pressure(now, "preempted", state.request.id, "blocks", 1, shortfall))
         if step.refused is None:
             self._last_refusal = None
-        for state, hit in step.admitted:
-            state.admitted_ns = now
-            state.hit_tokens = hit.num_tokens
-        for state, hit in step.resumed:
-            state.resumed_hit_tokens += hit.num_tokens
-        pending.admitted += len(step.admitted)
-        pending.resumed += len(step.resumed)
+        if step.admitted:
+            pending.admitted += len(step.admitted)
+            for state, hit in step.admitted:
+                state.admitted_ns = now
+                if hit.num_tokens:
+                    state.hit_tokens = hit.num_tokens
+        if step.resumed:
+            pending.resumed += len(step.resumed)
+            for state, hit in step.resumed:
+                state.resumed_hit_tokens += hit.num_tokens
         if step.refused is not None and step.refusal_shortfall is not None:
             self._refused(now, step.refused, step.refusal_shortfall, step.num_ticks)
 

@@ -4,8 +4,8 @@ Rule numbers are those of tests/golden/vllm_scheduler/README.md. The scheduler d
 asks memory only through the `Allocator` protocol.
 """
 
-from collections.abc import Iterable
-from typing import Literal, Protocol
+from collections.abc import Collection, Iterable
+from typing import Any, Literal, Protocol
 
 from attrs import define, field
 
@@ -20,32 +20,41 @@ HeldBack = Literal["preemption", "max_num_seqs", "token_budget"]
 """This step preempted somebody (rule 9), all seats are taken, or the tokens of the step are used up."""
 
 
-@define(slots=True, eq=False)
-class Step:
-    """What was decided for one step. `scheduled` is in the order of scheduling (rules 6 and 9)."""
+_NOTHING: Any = ()
 
-    scheduled: dict[RequestState, int] = field(factory=dict)
-    admitted: list[tuple[RequestState, Hit]] = field(factory=list)
-    resumed: list[tuple[RequestState, Hit]] = field(factory=list)
-    preempted: list[RequestState] = field(factory=list)
-    preemption_shortfalls: list[Shortfall] = field(factory=list)
+
+class Step:
+    """What was decided for one step, or for a window of them. `scheduled` is in the order of scheduling (rules 6
+    and 9).
+
+    What does not happen in most steps stands on the class until it happens, as there are very many steps.
+    """
+
+    scheduled: dict[RequestState, int] = _NOTHING
+    admitted: list[tuple[RequestState, Hit]] = _NOTHING
+    resumed: list[tuple[RequestState, Hit]] = _NOTHING
+    preempted: list[RequestState] = _NOTHING
+    preemption_shortfalls: list[Shortfall] = _NOTHING
     """Beside `preempted`: what the request that asked was short of."""
     refused: RequestState | None = None
     refusal_shortfall: Shortfall | None = None
     held_back: HeldBack | None = None
     """Why the head of the queue was not even tried, where one waited."""
-    prefill_tokens: int = 0
-    decode_seqs: int = 0
-    context_tokens: int = 0
-    num_ticks: int = 1
+    prefill_tokens = 0
+    decode_seqs = 0
+    context_tokens = 0
+    num_ticks = 1
     """Of a window: how many such steps follow each other, each over one more token of every sequence."""
-    ends_at_arrival: bool = False
+    ends_at_arrival = False
     """A window in which nobody waits ends when somebody comes; behind others they only queue up."""
+
+    def __init__(self, **decided: Any) -> None:
+        self.__dict__.update(decided)
 
     @property
     def is_empty(self) -> bool:
         """Nothing was scheduled and nothing changed: trying again without a change decides the same."""
-        return not self.prefill_tokens and not self.decode_seqs and not self.preempted
+        return not (self.decode_seqs or self.prefill_tokens or self.preempted)
 
 
 @define(slots=True, eq=False)
@@ -66,7 +75,7 @@ class StepScheduler(Protocol):
     @property
     def memory(self) -> Memory: ...
     @property
-    def num_running(self) -> int: ...
+    def running(self) -> Collection[RequestState]: ...
     def submit(self, state: RequestState) -> None: ...
     def abort(self, state: RequestState) -> bool:
         """Take a request out between two steps, wherever it is; tells whether it was running."""
@@ -117,10 +126,6 @@ class Scheduler:
     def memory(self) -> Memory:
         return self.allocator
 
-    @property
-    def num_running(self) -> int:
-        return len(self.running)
-
     def submit(self, state: RequestState) -> None:
         self.waiting.submit(state)
 
@@ -141,7 +146,7 @@ class Scheduler:
 
     def schedule(self) -> Step:
         """Decide one step, take its blocks and advance the scheduled requests (rules 2 and 5)."""
-        step = Step()
+        step = Step(scheduled={}, admitted=[], resumed=[], preempted=[], preemption_shortfalls=[])
         threshold = self.config.long_prefill_token_threshold
         budget = self.config.max_num_batched_tokens
         capped = threshold > 0 and len(self.running) + len(self.waiting) > 1
@@ -257,7 +262,7 @@ class Scheduler:
                 self.allocator.free(state.request)
         if sampled.finished:
             done = set(sampled.finished)
-            self.running = [state for state in self.running if state not in done]
+            self.running[:] = [state for state in self.running if state not in done]
         return sampled
 
     def settle(self) -> None:

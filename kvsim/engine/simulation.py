@@ -219,7 +219,7 @@ class Simulation:
             self._arriving_now = False
             self._alarm.set(0, _STEP_PRIORITY)
             return
-        if not scheduler.num_running and not scheduler.waiting:
+        if not scheduler.running and not scheduler.waiting:
             self._observe()
             self._sleep()
             return
@@ -234,7 +234,7 @@ class Simulation:
             scheduler.check()
         if self._on_step is not None:
             self._on_step(now, step)
-        if step.preempted and not scheduler.num_running:
+        if step.preempted and not scheduler.running:
             self._futile += 1
         if step.is_empty or self._futile >= self._futile_cycles:
             self._sleep()
@@ -377,7 +377,7 @@ class Simulation:
         self._follow(state)
 
     def _observe(self) -> None:
-        self.recorder.observe(self.now, self.memory.occupancy(), self.scheduler.num_running)
+        self.recorder.observe(self.now, self.memory.occupancy(), len(self.scheduler.running))
 
     def _why_stalled(self) -> str:
         state = self.scheduler.waiting.head()

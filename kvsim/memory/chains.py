@@ -75,16 +75,10 @@ class ChainAllocator:
         return -(-max(prompt_tokens, num_tokens) // self.block_size) <= self.num_usable
 
     def occupancy(self) -> Occupancy:
-        allocated = self.num_usable - self.num_blank - self.num_cached
-        return Occupancy(
-            allocated,
-            self.num_cached,
-            self.num_blank,
-            self.live_tokens * self.token_bytes,
-            allocated * self.padding_bytes,
-            self.logical_tokens * self.token_bytes,
-            0,
-        )
+        cached, blank, token_bytes = self.num_cached, self.num_blank, self.token_bytes
+        allocated = self.num_usable - blank - cached
+        live, logical = self.live_tokens * token_bytes, self.logical_tokens * token_bytes
+        return Occupancy(allocated, cached, blank, live, allocated * self.padding_bytes, logical, 0)
 
     def find(self, holder: Holder, num_known_tokens: int) -> Found:
         """Rules 17 and 18: whole blocks, the last token never included."""
