@@ -247,7 +247,7 @@ def convert(
     with staged_file(out) as staging:
         written = convert_trace(file, part, to, staging, out_block_tokens)
     note = "" if written.has_content else "; no content: nothing in it is shared"
-    note += "; which requests are of one session is not kept" if written.had_sessions else ""
+    note += "; what was generated is not kept, so later prompts do not find it" if written.had_outputs else ""
     _say_passed_over(file)
     print(f"wrote {out}: {written.rows:,} requests{note}", file=sys.stderr)
 

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from kvsim.workload.traces import read_rows
 from tests.study.makers import AZURE_ROWS
 from tests.test_cli import kvsim, refused
 
@@ -194,11 +195,13 @@ def test_bad_rows_are_errors_or_passed_over_and_counted(mooncake: Path, tmp_path
         assert f"passed over 1 bad rows of {mooncake}\n" in done.stderr
 
 
-def test_convert_says_that_sessions_are_not_kept(tmp_path: Path) -> None:
-    row = '{"timestamp": 1, "input_length": 5, "output_length": 5, "hash_ids": [1], "session_id": "a"}\n'
-    (tmp_path / "with.jsonl").write_text(row)
-    done = kvsim("trace", "convert", tmp_path / "with.jsonl", "-o", tmp_path / "without.jsonl")
-    assert done.stderr.endswith("1 requests; which requests are of one session is not kept\n")
+@pytest.mark.parametrize("name", ["out.jsonl", "out.parquet"])
+def test_convert_keeps_sessions_and_says_that_outputs_are_not_kept(tmp_path: Path, name: str) -> None:
+    row = {"chat_id": 4, "parent_chat_id": -1, "timestamp": 1, "input_length": 5, "output_length": 5, "hash_ids": [1]}
+    (tmp_path / "with.jsonl").write_text(json.dumps(row))
+    done = kvsim("trace", "convert", tmp_path / "with.jsonl", "-o", tmp_path / name)
+    assert done.stderr.endswith("1 requests; what was generated is not kept, so later prompts do not find it\n")
+    assert [row.session for row in read_rows(tmp_path / name)] == ["4"]
 
 
 def test_convert_writes_parquet_where_the_name_says_so(mooncake: Path, tmp_path: Path) -> None:

@@ -22,6 +22,7 @@ from kvsim.rules import at_least, more_than_zero
 from kvsim.study.trace_file import TraceFile
 from kvsim.workload.generate import random_stream
 from kvsim.workload.traces import Row
+from kvsim.workload.traces.parquet import BATCH, COLUMNS
 
 MOONCAKE_BLOCK_TOKENS = 512
 
@@ -115,15 +116,21 @@ def _families(rows: Iterator[Row]) -> "array[int]":
 
 
 class Written(NamedTuple):
-    """What was written: how many requests, whether their content was known, and whether sessions were left out."""
+    """What was written: how many requests, whether any content was known, and whether that of outputs was left out."""
 
     rows: int
     has_content: bool
-    had_sessions: bool
+    had_outputs: bool
 
 
 class _PrefixIds:
-    """Numbers the blocks of prompts in the order in which they first appear; a partial last block has its own."""
+    """Numbers the blocks of prompts in the order in which they first appear.
+
+    A partial last block has the id of the full one that another prompt makes of it, as far as they agree:
+
+        one prompt    |--- id 0 ---|-- id 1 --|
+        another       |--- id 0 ---|----- id 1 -----|-- id 2 --|
+    """
 
     def __init__(self, block_tokens: int) -> None:
         self._block_tokens = block_tokens
@@ -135,10 +142,9 @@ class _PrefixIds:
         ids = self._ids
         if row.prompt is None:
             return [ids.setdefault(("alone", len(ids)), len(ids)) for _ in range(num_blocks)]
-        pieces = self._tree.intern(row.prompt)
-        keys: list[object] = list(block_keys(pieces, self._block_tokens, num_blocks))
-        if len(keys) < num_blocks:
-            keys.append(("partial", pieces[-1]))
+        *pieces, last = self._tree.intern(row.prompt)
+        whole = last._replace(end=num_blocks * self._block_tokens)
+        keys = block_keys((*pieces, whole), self._block_tokens, num_blocks)
         return [ids.setdefault(key, len(ids)) for key in keys]
 
 
@@ -148,7 +154,7 @@ def write_mooncake(rows: Iterator[Row], path: Path, block_tokens: int) -> Writte
     Where the content is not known, every block has an id of its own.
     """
     ids = _PrefixIds(block_tokens)
-    count, has_content, had_sessions = 0, False, False
+    count, has_content, had_outputs = 0, False, False
     with path.open("wb") as file:
         packed = gzip.GzipFile(filename="", mode="wb", fileobj=file, mtime=0) if path.suffix == ".gz" else None
         out = packed or file
@@ -158,42 +164,48 @@ def write_mooncake(rows: Iterator[Row], path: Path, block_tokens: int) -> Writte
                 "input_length": row.prompt_tokens,
                 "output_length": _known(row.output_tokens, "outputs"),
                 "hash_ids": ids.of(row),
+                **({} if row.session is None else {"session_id": row.session}),
             }
             out.write(json.dumps(line).encode() + b"\n")
             count += 1
             has_content |= row.prompt is not None
-            had_sessions |= row.session is not None
+            had_outputs |= row.output is not None
         if packed is not None:
             packed.close()
-    return Written(count, has_content, had_sessions)
+    return Written(count, has_content, had_outputs)
 
 
 def write_parquet(rows: Iterator[Row], path: Path, block_tokens: int) -> Written:
-    """Parquet with arrival_ns, prompt_tokens, output_tokens and hash_ids as in Mooncake's files, null if not known."""
+    """Parquet as the format `parquet` reads it: times to the nanosecond, and null for what is not known."""
     ids = _PrefixIds(block_tokens)
-    columns: dict[str, list[object]] = {name: [] for name in _SCHEMA}
-    had_sessions = False
-    for row in rows:
-        had_sessions |= row.session is not None
-        values = (
-            row.time_ns,
-            row.prompt_tokens,
-            _known(row.output_tokens, "outputs"),
-            None if row.prompt is None else ids.of(row),
-        )
-        for column, value in zip(columns.values(), values, strict=True):
-            column.append(value)
-    frame = pl.DataFrame(columns, schema=_SCHEMA)
-    frame.write_parquet(path)
-    return Written(len(frame), bool(frame["hash_ids"].is_not_null().any()), had_sessions)
+    had_outputs = False
+    parts = [pl.DataFrame(schema=_SCHEMA)]
+    while batch := list(islice(rows, BATCH)):
+        had_outputs |= any(row.output is not None for row in batch)
+        records = [
+            (
+                row.time_ns,
+                row.prompt_tokens,
+                _known(row.output_tokens, "outputs"),
+                None if row.prompt is None else ids.of(row),
+                block_tokens,
+                row.session,
+            )
+            for row in batch
+        ]
+        parts.append(pl.DataFrame(records, schema=_SCHEMA, orient="row"))
+    frame = pl.concat(parts)
+    frame.write_parquet(path, row_group_size=BATCH)
+    return Written(len(frame), bool(frame["hash_ids"].is_not_null().any()), had_outputs)
 
 
-_SCHEMA = {
-    "arrival_ns": pl.Int64(),
-    "prompt_tokens": pl.Int64(),
-    "output_tokens": pl.Int64(),
-    "hash_ids": pl.List(pl.Int64()),
-}
+_SCHEMA = dict(
+    zip(
+        COLUMNS,
+        (pl.Int64(), pl.Int64(), pl.Int64(), pl.List(pl.Int64()), pl.Int64(), pl.String()),
+        strict=True,
+    )
+)
 
 
 def _known(value: int | None, what: str) -> int:

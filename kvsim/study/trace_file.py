@@ -6,9 +6,9 @@ from pathlib import Path
 from attrs import define, field, frozen
 
 from kvsim.errors import TraceError
-from kvsim.workload.traces import READERS, Options, Row
+from kvsim.workload.traces import Options, Row
 from kvsim.workload.traces.lines import Lines
-from kvsim.workload.traces.readers import known_format, rows_of
+from kvsim.workload.traces.readers import known_format, reader_of, rows_of
 
 
 @define
@@ -38,7 +38,7 @@ class TraceFile:
 
     @property
     def has_content(self) -> bool:
-        return READERS[self.format].has_content
+        return reader_of(self.format, self.options).has_content
 
     def rows(self) -> Iterator[Row]:
         """The rows that a replay takes; at the first that it does not, raises TraceError or passes it over."""
@@ -49,7 +49,7 @@ class TraceFile:
         return self._counted(Lines(self.path, skip_bad_rows=True, least_tokens=0), bad)
 
     def _counted(self, lines: Lines, bad: BadRows) -> Iterator[Row]:
-        for row in rows_of(READERS[self.format], lines, self.options):
+        for row in rows_of(reader_of(self.format, self.options), lines, self.options):
             bad.count = lines.skipped
             yield row
         bad.count = lines.skipped

@@ -1,5 +1,6 @@
 """Parts of traces, written and read again."""
 
+import json
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -7,11 +8,15 @@ import polars as pl
 import pytest
 
 from kvsim.errors import TraceError
-from kvsim.study.hits import Prompts
-from kvsim.study.trace_convert import Part, convert
+from kvsim.study.hits import Prompts, count_hits
+from kvsim.study.run import simulate
+from kvsim.study.scenario import load_scenario
+from kvsim.study.trace_convert import Part, convert, write_parquet
 from kvsim.study.trace_file import TraceFile
+from kvsim.workload.request import Content, Span
 from kvsim.workload.traces import Row, read_rows
-from tests.study.makers import AZURE_ROWS
+from kvsim.workload.traces.parquet import BATCH, NEEDED
+from tests.study.makers import AZURE_ROWS, TINY_TRACE, write_scenario
 
 
 def shared_share(rows: list[Row]) -> float:
@@ -50,9 +55,59 @@ def test_parquet_has_times_lengths_and_ids(thousand: TraceFile, tmp_path: Path) 
     convert(thousand, Part(limit=3), "parquet", tmp_path / "trace.parquet", block_tokens=4_096)
     frame = pl.read_parquet(tmp_path / "trace.parquet")
     rows = list(thousand.rows())[:3]
-    assert frame.columns == ["arrival_ns", "prompt_tokens", "output_tokens", "hash_ids"]
+    assert frame.columns == [*NEEDED, "session_id"]
+    assert frame["block_tokens"].to_list() == [4_096] * 3
     assert frame["prompt_tokens"].to_list() == [row.prompt_tokens for row in rows]
     assert [len(ids) for ids in frame["hash_ids"].to_list()] == [-(-row.prompt_tokens // 4_096) for row in rows]
+
+
+@pytest.mark.parametrize("name", ["again.parquet", "again.jsonl"])
+def test_hits_and_a_replay_of_what_was_written_are_those_of_the_source(
+    conversation: TraceFile, tmp_path: Path, name: str
+) -> None:
+    """Once the first request's time, 0 there, is taken off; the ids of partial blocks are the source's."""
+    part = Part(limit=500)
+    convert(conversation, part, name.partition(".")[2].replace("jsonl", "mooncake"), tmp_path / name)
+    source, again = Prompts(), Prompts()
+    for row, other in zip(part.rows(conversation), TraceFile.of(tmp_path / name).rows(), strict=True):
+        source.add(row.prompt or ())
+        again.add(other.prompt or ())
+    for size in (16, 512):
+        hits = count_hits(again, size, [1_000, None])
+        assert hits == count_hits(source, size, [1_000, None])
+    assert hits.prompt_tokens == 7_124_855
+
+    path = write_scenario(tmp_path, TINY_TRACE)
+    run = ("engine.max_model_len=131072", "memory.block_size=512", "memory.num_blocks=2000", "workload.format=")
+    replays = [
+        simulate(load_scenario(path, (*run, f"workload.path={json.dumps(str(trace))}", "workload.limit=500")))
+        for trace in (conversation.path, tmp_path / name)
+    ]
+    assert replays[0].requests.equals(replays[1].requests)
+    assert replays[0].timeline.equals(replays[1].timeline)
+    assert replays[0].metrics["hit_tokens"] == replays[1].metrics["hit_tokens"] > 0
+
+
+def test_a_partial_block_has_the_id_of_the_full_one_that_others_make_of_it(tmp_path: Path) -> None:
+    prompts: list[Content] = [
+        (Span("a", 0, 6),),
+        (Span("a", 0, 9), Span("b", 0, 1)),
+        (Span("a", 0, 7), Span("c", 0, 1)),
+        (Span("a", 0, 7),),
+    ]
+    rows = [Row(0, sum(span.length for span in prompt), 1, prompt) for prompt in prompts]
+    write_parquet(iter(rows), tmp_path / "t.parquet", 4)
+    assert pl.read_parquet(tmp_path / "t.parquet")["hash_ids"].to_list() == [[0, 1], [0, 1, 2], [0, 3], [0, 1]]
+    assert next(read_rows(tmp_path / "t.parquet")).prompt == (Span(0, 0, 4), Span(1, 0, 2))
+
+
+def test_parquet_of_more_rows_than_are_held_is_written_and_read(tmp_path: Path) -> None:
+    rows = [Row(n, 5, 1, (Span(n % 7, 0, 5),), session=str(n % 3)) for n in range(2 * BATCH + 1)]
+    assert write_parquet(iter(rows), tmp_path / "t.parquet", 4) == (len(rows), True, False)
+    again = list(read_rows(tmp_path / "t.parquet"))
+    assert [row[:3] for row in again] == [row[:3] for row in rows]
+    assert [row.session for row in again] == [row.session for row in rows]
+    assert pl.read_parquet_schema(tmp_path / "t.parquet")["hash_ids"] == pl.List(pl.Int64)
 
 
 @pytest.fixture
@@ -69,6 +124,8 @@ def test_blocks_without_known_content_are_not_shared(azure: TraceFile, tmp_path:
     assert shared_share(rows) == 0
     convert(azure, Part(), "parquet", tmp_path / "a.parquet")
     assert pl.read_parquet(tmp_path / "a.parquet")["hash_ids"].to_list() == [None, None, None]
+    again = list(read_rows(tmp_path / "a.parquet"))
+    assert again == [Row(0, 12, 4), Row(319_410_000, 30, 9), Row(819_410_100, 7, 1)]
 
 
 def test_a_part_is_cut_by_time_then_speeded_up_and_starts_at_its_first_request(azure: TraceFile) -> None:

@@ -372,7 +372,7 @@ def test_what_is_said_of_a_file_must_fit_its_format(options: dict[str, Any], rul
 
 
 def test_columns_must_be_different() -> None:
-    with pytest.raises(ValueError, match="prompt, output and time must be different columns"):
+    with pytest.raises(ValueError, match="prompt, output, time and hash_ids must be different columns"):
         Columns(prompt="in", output="in")
 
 

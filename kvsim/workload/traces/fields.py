@@ -40,6 +40,14 @@ def json_object(lines: Lines, text: str) -> dict[str, Any] | None:
     return record
 
 
+def json_in_text(lines: Lines, name: str, text: str) -> Any:
+    """What the text of one value holds, such as a list in a cell of CSV."""
+    try:
+        return json.loads(text)
+    except (ValueError, RecursionError):
+        lines.refuse(f"{name} must be a text such as [4, 7], got {shown(text)}")
+
+
 def required(lines: Lines, record: Mapping[str, Any], *names: str) -> list[Any]:
     """The values of keys, all of which must be there; "a.b" is the key b of the object a."""
     values = []

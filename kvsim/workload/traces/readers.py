@@ -24,13 +24,12 @@ from kvsim.workload.traces.mooncake import (
     read_mooncake,
     read_timed_trace,
 )
-from kvsim.workload.traces.options import Options
-from kvsim.workload.traces.plain import is_parquet, read_columns
+from kvsim.workload.traces.options import Lack, Options
+from kvsim.workload.traces.parquet import NEEDED, is_parquet, parquet_columns, read_parquet
+from kvsim.workload.traces.plain import read_columns
 from kvsim.workload.traces.row import Row
 from kvsim.workload.traces.tables import read_azure, read_burstgpt, read_splitwisesim, read_turn_lengths, read_vidur
 from kvsim.workload.traces.text import read_llmservingsim, read_sharegpt, read_vllm_custom
-
-Lack = Literal["times", "content", "sessions", "outputs"]
 
 _HEAD_PIECES = 4
 _KEY = re.compile(r'"([^"\\\n]{1,64})"\s*:')
@@ -42,7 +41,8 @@ class Reader(NamedTuple):
 
     A format without marks must be named. In some formats rows come in the order in which requests ended or
     session by session: they are `unsorted`, so all rows of a file, though not its text, are held to sort them.
-    `needs` is what a user must say about every file of the format.
+    `needs` is what a user must say about every file of the format. `parquet` is a format in Parquet, the others are
+    text.
     """
 
     read: Callable[[Lines, Options], Iterator[Row]]
@@ -50,6 +50,7 @@ class Reader(NamedTuple):
     marks: tuple[str, ...] = ()
     unsorted: bool = False
     needs: Literal["tokenizer", "columns"] | None = None
+    parquet: bool = False
 
     @property
     def has_content(self) -> bool:
@@ -84,7 +85,8 @@ READERS: dict[str, Reader] = {
     "dynamo": Reader(read_dynamo),
     "timed_trace": Reader(read_timed_trace),
     "guidellm": Reader(read_guidellm),
-    "columns": Reader(read_columns, ("content", "sessions"), needs="columns"),
+    "parquet": Reader(read_parquet, (), NEEDED, parquet=True),
+    "columns": Reader(read_columns, ("sessions",), needs="columns"),
 }
 
 
@@ -92,16 +94,30 @@ def recognise(path: Path) -> str:
     """The format of a file by its columns or keys; raises TraceError if it is none of those that have marks."""
     if path.exists() and not path.is_file() and not path.is_dir():
         raise TraceError(f"{path}: must be a file for its format to be recognised; name the format")
-    if is_parquet(path):
-        raise TraceError(f"{path}: is Parquet, whose columns must be named")
+    in_parquet = is_parquet(path)
+    found = set(parquet_columns(path)) if in_parquet else _names(path)
+    for name, reader in READERS.items():
+        if reader.parquet == in_parquet and reader.marks and found.issuperset(reader.marks):
+            return name
+    if in_parquet:
+        raise TraceError(f"{path}: is Parquet, whose columns must be named, found {', '.join(sorted(found)) or 'none'}")
+    raise TraceError(f"{path}: its format is not recognised; name one of {', '.join(READERS)}")
+
+
+def _names(path: Path) -> set[str]:
+    """Columns or keys at the top of a text file."""
     head = _head(path)
     if not head.strip():
         raise TraceError(f"{path}: is empty")
-    found = set(_KEY.findall(head)) if head.lstrip()[:1] in ("{", "[") else _columns(head)
-    for name, reader in READERS.items():
-        if reader.marks and found.issuperset(reader.marks):
-            return name
-    raise TraceError(f"{path}: its format is not recognised; name one of {', '.join(READERS)}")
+    return set(_KEY.findall(head)) if head.lstrip()[:1] in ("{", "[") else _columns(head)
+
+
+def reader_of(format: str, options: Options) -> Reader:
+    """How a file is read, and what it does not say under these options."""
+    reader = READERS[format]
+    if reader.needs != "columns" or options.columns is None:
+        return reader
+    return reader._replace(lacks=options.columns.lacks)
 
 
 def known_format(path: Path, format: str | None) -> str:
@@ -138,7 +154,7 @@ def read_rows(
 
     Raises TraceError for an unknown format, or a file or line that cannot be used.
     """
-    return rows_of(READERS[known_format(path, format)], Lines(path, least_tokens=least_tokens), options)
+    return rows_of(reader_of(known_format(path, format), options), Lines(path, least_tokens=least_tokens), options)
 
 
 def rows_of(reader: Reader, lines: Lines, options: Options) -> Iterator[Row]:

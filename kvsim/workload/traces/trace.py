@@ -13,7 +13,7 @@ from kvsim.rules import Consistent, between, more_than_zero, not_blank, one_of, 
 from kvsim.workload.request import Request, Span
 from kvsim.workload.traces.lines import Lines
 from kvsim.workload.traces.options import Columns, Options, TimeUnit
-from kvsim.workload.traces.readers import READERS, Reader, known_format, rows_of
+from kvsim.workload.traces.readers import READERS, Reader, known_format, reader_of, rows_of
 from kvsim.workload.traces.row import Row
 
 _NEEDED = {
@@ -59,7 +59,7 @@ class Trace(Consistent):
 
     def reader(self, base: Path) -> Reader:
         """How the file is read; `base` is what paths start from. Raises TraceError if the format is not known."""
-        return READERS[self.format_of(base)]
+        return reader_of(self.format_of(base), self.options(base))
 
     def format_of(self, base: Path) -> str:
         if self.format is None and self.columns is not None:

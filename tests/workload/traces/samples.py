@@ -1,7 +1,7 @@
 """A small invented file of every format, what it says, and ways to damage it."""
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 from kvsim.workload.request import Span
@@ -13,12 +13,13 @@ COUNT = "must be a whole number from 1 to 1,000,000,000, got"
 class Sample(NamedTuple):
     """`text` is what a file of the format holds, `rows` what is read from it; `damaged` has text and rule of bad files.
 
-    `beside` are files that must stand in the same folder. The damage is in the line or row of `place`.
+    `beside` are files that must stand in the same folder. The damage is in the line or row of `place`. Of a format
+    in Parquet the files are bytes.
     """
 
-    text: str
+    text: str | bytes
     rows: list[Row]
-    damaged: list[tuple[str, str]]
+    damaged: Sequence[tuple[str | bytes, str]]
     place: str
     options: Options = Options()
     beside: dict[str, str] = {}  # noqa: RUF012  # nothing changes it

@@ -1,7 +1,11 @@
 """Samples of the formats that name tokens, of measured runs, and of plain tables."""
 
+import io
 import json
 from pathlib import Path
+from typing import Any
+
+import polars as pl
 
 from kvsim.workload.request import Span
 from kvsim.workload.traces import Columns, Options, Row
@@ -210,6 +214,48 @@ def inference_perf() -> Sample:
         documents([first, {**first, "start_time": 12}]),
         [Row(12_000_000_000, 7, 8), Row(12_500_000_000, 7, 8)],
         damaged,
+        ":2: ",
+    )
+
+
+def in_parquet(frame: pl.DataFrame, **options: Any) -> bytes:
+    file = io.BytesIO()
+    frame.write_parquet(file, **options)
+    return file.getvalue()
+
+
+@sample
+def parquet() -> Sample:
+    first = {
+        "arrival_ns": 5,
+        "prompt_tokens": 11,
+        "output_tokens": 3,
+        "hash_ids": [7, 8, 9],
+        "block_tokens": 4,
+        "session_id": "a",
+    }
+
+    def table(**spoiled: object) -> pl.DataFrame:
+        rows = [first, {**first, **spoiled}]
+        return pl.DataFrame({name: pl.Series([row[name] for row in rows], strict=False) for name in first})
+
+    counts = ("prompt_tokens", "output_tokens", "block_tokens")
+    bad: list[tuple[pl.DataFrame, str]] = [
+        (table(**{name: value}), f"{name} {COUNT} {value}") for name in counts for value in (None, 0, -1, 10**9 + 1)
+    ]
+    bad += [(table(arrival_ns=value), "arrival_ns must be a number of ns that is not negative") for value in (None, -1)]
+    bad += [
+        (table(block_tokens=8), "block_tokens must be the same in every row, 4, got 8"),
+        (table(hash_ids=[7]), "hash_ids must have one id per 4 tokens, 3 for input_length 11, got 1"),
+        (table(hash_ids=[7, None, 9]), "hash_ids must be a list of whole numbers"),
+    ]
+    return Sample(
+        in_parquet(table(arrival_ns=6, output_tokens=1, hash_ids=None, session_id=None)),
+        [
+            Row(5, 11, 3, (Span(7, 0, 4), Span(8, 0, 4), Span(9, 0, 3)), session="a"),
+            Row(6, 11, 1),
+        ],
+        [(in_parquet(frame), rule) for frame, rule in bad],
         ":2: ",
     )
 

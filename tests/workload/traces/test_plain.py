@@ -1,3 +1,4 @@
+import json
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
@@ -5,6 +6,7 @@ import polars as pl
 import pytest
 
 from kvsim.errors import TraceError
+from kvsim.workload.request import Span
 from kvsim.workload.traces import Columns, Options, Row, Trace, read_rows
 
 COLUMNS = Columns(prompt="in", output="out", time="at")
@@ -69,3 +71,44 @@ def test_a_file_in_which_no_times_are_named_is_not_replayed(tmp_path: Path) -> N
     (tmp_path / "t").write_text("in,out\n1,2\n")
     with pytest.raises(TraceError, match="t: has no times"):
         list(Trace(path="t", columns=Columns(prompt="in", output="out")).requests(tmp_path))
+
+
+@pytest.mark.parametrize("kind", ["csv", "jsonl", "parquet"])
+def test_ids_of_blocks_may_be_named(kind: str, tmp_path: Path) -> None:
+    ids = [[7, 8], [7, 9, 4], None]
+    if kind == "csv":
+        (tmp_path / "t").write_text('in,ids\n20,"[7, 8]"\n33,"[7, 9, 4]"\n5,\n')
+    elif kind == "jsonl":
+        lengths = (20, 33, 5)
+        records = [{"in": tokens, "ids": of_row} for tokens, of_row in zip(lengths, ids, strict=True)]
+        (tmp_path / "t").write_text("".join(json.dumps(record) + "\n" for record in records))
+    else:
+        pl.DataFrame({"in": [20, 33, 5], "ids": ids}).write_parquet(tmp_path / "t")
+    columns = Columns(prompt="in", hash_ids="ids")
+    found = list(read_rows(tmp_path / "t", "columns", Options(columns=columns, block_tokens=16)))
+    assert [row.prompt for row in found] == [
+        (Span(7, 0, 16), Span(8, 0, 4)),
+        (Span(7, 0, 16), Span(9, 0, 16), Span(4, 0, 1)),
+        None,
+    ]
+    assert Trace(path="t", columns=columns).reader(tmp_path).lacks == ("times", "outputs", "sessions")
+    assert Trace(path="t", columns=COLUMNS).reader(tmp_path).lacks == ("content", "sessions")
+
+
+@pytest.mark.parametrize(
+    ("cell", "rule"),
+    [
+        ("7 8", "ids must be a text such as [4, 7], got '7 8'"),
+        ('"[7, 8"', "ids must be a text such as [4, 7], got '[7, 8'"),
+        ("[7]", "ids must have one id per 16 tokens, 3 for input_length 33, got 1"),
+        ("7", "ids must be a list of whole numbers"),
+        ('"[1.5, 2, 3]"', "ids must be a list of whole numbers"),
+    ],
+)
+def test_ids_that_are_none_are_refused(cell: str, rule: str, tmp_path: Path) -> None:
+    (tmp_path / "t").write_text(f"in,ids\n33,{cell}\n")
+    with pytest.raises(TraceError) as caught:
+        list(
+            read_rows(tmp_path / "t", "columns", Options(columns=Columns(prompt="in", hash_ids="ids"), block_tokens=16))
+        )
+    assert str(caught.value) == f"{tmp_path}/t:2: {rule}"

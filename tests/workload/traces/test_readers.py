@@ -10,6 +10,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import polars as pl
 import pytest
 
 from kvsim.errors import TraceError
@@ -20,10 +21,13 @@ from kvsim.workload.traces.lines import Lines
 from kvsim.workload.traces.readers import rows_of
 from tests.workload.traces import samples_of_runs, samples_of_sessions
 from tests.workload.traces.samples import SAMPLES, Sample
+from tests.workload.traces.samples_of_runs import in_parquet
 
 assert samples_of_runs, "which adds to SAMPLES when it is imported, as the next does"
 assert samples_of_sessions
 
+PARQUET = [name for name in SAMPLES if READERS[name].parquet]
+TEXT = [name for name in SAMPLES if name not in PARQUET]
 UNMARKED = {name for name, reader in READERS.items() if not reader.marks}
 
 
@@ -47,11 +51,22 @@ def tokenizers(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "tokenizers", SimpleNamespace(Tokenizer=StubTokenizer))
 
 
+def as_bytes(data: str | bytes) -> bytes:
+    return data if isinstance(data, bytes) else data.encode()
+
+
+def as_text(format: str) -> str:
+    """The sample of a format that is text."""
+    text = SAMPLES[format]().text
+    assert isinstance(text, str)
+    return text
+
+
 def write(folder: Path, sample: Sample, data: str | bytes) -> Path:
     for name, text in sample.beside.items():
         (folder / name).write_text(text, encoding="utf-8")
     path = folder / "trace"
-    path.write_bytes(data if isinstance(data, bytes) else data.encode())
+    path.write_bytes(as_bytes(data))
     return path
 
 
@@ -72,7 +87,9 @@ def test_a_file_of_the_format_is_read(format: str, tmp_path: Path) -> None:
 @pytest.mark.parametrize("format", [name for name in SAMPLES if name not in UNMARKED])
 def test_the_format_is_recognised_from_its_columns_or_keys(format: str, tmp_path: Path) -> None:
     sample = SAMPLES[format]()
-    path = write(tmp_path, sample, gzip.compress(("\ufeff" + sample.text).encode()))
+    text = sample.text
+    packed = text if isinstance(text, bytes) else gzip.compress(("\ufeff" + text).encode())
+    path = write(tmp_path, sample, packed)
     assert recognise(path) == format
     assert list(read_rows(path, options=sample.options)) == sample.rows
 
@@ -98,7 +115,7 @@ def test_bad_rows_are_counted_where_they_are_passed_over(format: str, tmp_path: 
         assert (len(found), lines.skipped) == (1, 1), text[:500]
 
 
-@pytest.mark.parametrize("format", SAMPLES)
+@pytest.mark.parametrize("format", TEXT)
 @pytest.mark.parametrize(
     "variant",
     [
@@ -114,7 +131,57 @@ def test_how_a_file_is_written_changes_nothing(
     format: str, variant: Callable[[str], str | bytes], tmp_path: Path
 ) -> None:
     sample = SAMPLES[format]()
-    assert rows(write(tmp_path, sample, variant(sample.text)), format, sample.options) == sample.rows
+    assert rows(write(tmp_path, sample, variant(as_text(format))), format, sample.options) == sample.rows
+
+
+@pytest.mark.parametrize("format", PARQUET)
+@pytest.mark.parametrize(
+    "variant",
+    [
+        lambda frame: in_parquet(frame, row_group_size=1),
+        lambda frame: in_parquet(frame, compression="uncompressed", statistics=False),
+        lambda frame: in_parquet(frame, compression="gzip"),
+        lambda frame: in_parquet(frame.select(reversed(frame.columns))),
+        lambda frame: in_parquet(frame.with_columns(mine=pl.lit("x"))),
+        lambda frame: in_parquet(frame.cast({pl.Int64: pl.Int32, pl.List: pl.List(pl.UInt64)})),
+    ],
+    ids=[
+        "row groups of one",
+        "not packed",
+        "gzip inside",
+        "columns in another order",
+        "more columns",
+        "other integers",
+    ],
+)
+def test_how_a_parquet_file_is_written_changes_nothing(
+    format: str, variant: Callable[[pl.DataFrame], bytes], tmp_path: Path
+) -> None:
+    sample = SAMPLES[format]()
+    path = write(tmp_path, sample, variant(pl.read_parquet(as_bytes(sample.text))))
+    assert recognise(path) == format
+    assert rows(path, format, sample.options) == sample.rows
+
+
+@pytest.mark.parametrize("format", PARQUET)
+def test_a_parquet_file_that_is_damaged_anywhere_is_read_or_refused(format: str, tmp_path: Path) -> None:
+    sample = SAMPLES[format]()
+    sound = as_bytes(sample.text)
+    broken = [sound[:-9], sound[:4], sound[: len(sound) // 2], sound[:-4] + b"XXXX", sound[4:]]
+    broken += [sound[:at] + bytes([sound[at] ^ 0xFF]) + sound[at + 1 :] for at in range(4, len(sound), 13)]
+    for data in broken:
+        path = write(tmp_path, sample, data)
+        with suppress(TraceError):
+            rows(path, format, sample.options)
+    with pytest.raises(TraceError, match="trace: not Parquet that can be read: "):
+        rows(write(tmp_path, sample, sound[:-9]), format, sample.options)
+    with pytest.raises(TraceError, match=r"trace: is not Parquet$"):
+        rows(write(tmp_path, sample, "a,b\n"), format, sample.options)
+    frame = pl.read_parquet(sound).drop("block_tokens")
+    with pytest.raises(TraceError, match="trace: column block_tokens is missing, found arrival_ns, prompt_tokens"):
+        rows(write(tmp_path, sample, in_parquet(frame)), format, sample.options)
+    with pytest.raises(TraceError, match="trace: is Parquet, whose columns must be named, found arrival_ns, hash_ids"):
+        recognise(tmp_path / "trace")
 
 
 @pytest.mark.parametrize("format", SAMPLES)
@@ -148,11 +215,9 @@ def spoiled(value: Any) -> Iterator[Any]:
                 yield [*value[:index], part, *value[index + 1 :]]
 
 
-@pytest.mark.parametrize("format", SAMPLES)
+@pytest.mark.parametrize("format", [name for name in TEXT if as_text(name).lstrip().startswith(("{", "["))])
 def test_whatever_a_file_holds_is_read_or_refused(format: str, tmp_path: Path) -> None:
     sample = SAMPLES[format]()
-    if not sample.text.lstrip().startswith(("{", "[")):
-        return
     path = write(tmp_path, sample, sample.text)
     for document in list(json_documents(Lines(path))):
         for other in spoiled(document):
@@ -162,9 +227,10 @@ def test_whatever_a_file_holds_is_read_or_refused(format: str, tmp_path: Path) -
 
 
 def test_a_table_of_anything_is_read_or_refused(tmp_path: Path) -> None:
-    for format, make in SAMPLES.items():
-        header = make().text.partition("\n")[0]
-        for cell in ("", "1", "x", '"', '"a""b"', "1e5", "٣", "-0", "\x00"):
+    for format in TEXT:
+        make = SAMPLES[format]
+        header = as_text(format).partition("\n")[0]
+        for cell in ("", "1", "x", '"', '"a""b"', "1e5", "٣", "-0", "\x00", "[1]", '"[1, 2"'):
             path = write(tmp_path, make(), f"{header}\n{','.join([cell] * header.count(',') + [cell])}\n")
             with suppress(TraceError):
                 rows(path, format, make().options)
