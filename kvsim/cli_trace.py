@@ -113,8 +113,8 @@ def _trace_file(
 def _say_passed_over(file: "TraceFile") -> None:
     import sys
 
-    if file.bad.count:
-        print(f"passed over {file.bad.count:,} bad rows of {file.path}", file=sys.stderr)
+    if file.reading.bad_rows:
+        print(f"passed over {file.reading.bad_rows:,} bad rows of {file.path}", file=sys.stderr)
 
 
 def _known_order(order: str) -> "Order":
@@ -204,7 +204,10 @@ def convert(
     block_tokens: BlockTokensOption = None,
     tokenizer: TokenizerOption = None,
     on_bad_row: BadRowOption = "error",
-    out_block_tokens: Annotated[int, typer.Option(help="Tokens that an id of the written file stands for.")] = 512,
+    out_block_tokens: Annotated[
+        int | None,
+        typer.Option(help="Tokens that an id of the written file stands for; as in the trace, else 16, if not given."),
+    ] = None,
     start: Annotated[str, typer.Option(help="Leave out what comes earlier after the first request.")] = "0 s",
     end: Annotated[str | None, typer.Option(help="Leave out what comes then or later.")] = None,
     limit: Annotated[int | None, typer.Option(help="At most so many requests.")] = None,
@@ -247,6 +250,8 @@ def convert(
     with staged_file(out) as staging:
         written = convert_trace(file, part, to, staging, out_block_tokens)
     note = "" if written.has_content else "; no content: nothing in it is shared"
+    if written.has_content and (file.reading.block_tokens or 1) % written.block_tokens:
+        note += f"; shared in ids of {written.block_tokens:,} tokens, where the trace is finer"
     note += "; what was generated is not kept, so later prompts do not find it" if written.had_outputs else ""
     _say_passed_over(file)
     print(f"wrote {out}: {written.rows:,} requests{note}", file=sys.stderr)

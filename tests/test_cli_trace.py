@@ -204,6 +204,14 @@ def test_convert_keeps_sessions_and_says_that_outputs_are_not_kept(tmp_path: Pat
     assert [row.session for row in read_rows(tmp_path / name)] == ["4"]
 
 
+def test_convert_says_where_sharing_gets_coarser(mooncake: Path, tmp_path: Path) -> None:
+    done = kvsim("trace", "convert", mooncake, "-o", tmp_path / "t", "--out-block-tokens", "1024")
+    assert done.stderr.endswith("4 requests; shared in ids of 1,024 tokens, where the trace is finer\n")
+    for tokens in ("512", "16"):
+        done = kvsim("trace", "convert", mooncake, "-o", tmp_path / "t", "--out-block-tokens", tokens)
+        assert done.stderr.endswith("4 requests\n")
+
+
 def test_convert_writes_parquet_where_the_name_says_so(mooncake: Path, tmp_path: Path) -> None:
     kvsim("trace", "convert", mooncake, "-o", tmp_path / "a.parquet")
     kvsim("trace", "convert", mooncake, "--to", "parquet", "-o", tmp_path / "b.parquet")

@@ -9,7 +9,7 @@ from array import array
 from collections import Counter
 from collections.abc import Callable, Iterator
 from fractions import Fraction
-from itertools import islice
+from itertools import chain, islice
 from pathlib import Path
 from typing import NamedTuple
 
@@ -24,7 +24,9 @@ from kvsim.workload.generate import random_stream
 from kvsim.workload.traces import Row
 from kvsim.workload.traces.parquet import BATCH, COLUMNS
 
-MOONCAKE_BLOCK_TOKENS = 512
+ALONE_BLOCK_TOKENS = 512
+SHARED_BLOCK_TOKENS = 16
+"""What an id stands for where the trace has no ids: Mooncake's size where nothing is shared, else an engine's."""
 
 _LATEST_NS = 2**63 - 1
 _MOST_BLOCK_TOKENS = 1_000_000_000
@@ -116,11 +118,13 @@ def _families(rows: Iterator[Row]) -> "array[int]":
 
 
 class Written(NamedTuple):
-    """What was written: how many requests, whether any content was known, and whether that of outputs was left out."""
+    """What was written: how many requests, whether any content was known, whether that of outputs was left out, and
+    the tokens that an id stands for."""
 
     rows: int
     has_content: bool
     had_outputs: bool
+    block_tokens: int
 
 
 class _PrefixIds:
@@ -172,7 +176,7 @@ def write_mooncake(rows: Iterator[Row], path: Path, block_tokens: int) -> Writte
             had_outputs |= row.output is not None
         if packed is not None:
             packed.close()
-    return Written(count, has_content, had_outputs)
+    return Written(count, has_content, had_outputs, block_tokens)
 
 
 def write_parquet(rows: Iterator[Row], path: Path, block_tokens: int) -> Written:
@@ -196,7 +200,7 @@ def write_parquet(rows: Iterator[Row], path: Path, block_tokens: int) -> Written
         parts.append(pl.DataFrame(records, schema=_SCHEMA, orient="row"))
     frame = pl.concat(parts)
     frame.write_parquet(path, row_group_size=BATCH)
-    return Written(len(frame), bool(frame["hash_ids"].is_not_null().any()), had_outputs)
+    return Written(len(frame), bool(frame["hash_ids"].is_not_null().any()), had_outputs, block_tokens)
 
 
 _SCHEMA = dict(
@@ -221,13 +225,18 @@ WRITERS: dict[str, Callable[[Iterator[Row], Path, int], Written]] = {
 }
 
 
-def convert(trace: TraceFile, part: Part, to: str, path: Path, block_tokens: int = MOONCAKE_BLOCK_TOKENS) -> Written:
-    """Write a part of a trace to a file. Raises TraceError for an unknown format, or where nothing is left."""
+def convert(trace: TraceFile, part: Part, to: str, path: Path, block_tokens: int | None = None) -> Written:
+    """Write a part of a trace to a file, with ids of as many tokens as those of the trace if it is not said.
+
+    Raises TraceError for an unknown format, or where nothing is left.
+    """
     if to not in WRITERS:
         raise TraceError(f"the format to write must be one of {', '.join(WRITERS)}, got {to!r}")
-    if not 1 <= block_tokens <= _MOST_BLOCK_TOKENS:
+    if block_tokens is not None and not 1 <= block_tokens <= _MOST_BLOCK_TOKENS:
         raise TraceError(f"block tokens must be between 1 and {_MOST_BLOCK_TOKENS:,}, got {block_tokens}")
-    written = WRITERS[to](part.rows(trace), path, block_tokens)
-    if not written.rows:
+    rows = part.rows(trace)
+    first = next(rows, None)  # with which the tokens of an id are known
+    if first is None:
         raise TraceError(f"{trace.path}: has no requests in that part")
-    return written
+    usual = SHARED_BLOCK_TOKENS if trace.has_content else ALONE_BLOCK_TOKENS
+    return WRITERS[to](chain([first], rows), path, block_tokens or trace.reading.block_tokens or usual)

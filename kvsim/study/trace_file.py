@@ -12,10 +12,11 @@ from kvsim.workload.traces.readers import known_format, reader_of, rows_of
 
 
 @define
-class BadRows:
-    """How many rows have been passed over so far."""
+class Reading:
+    """What has been found out so far: rows passed over, and the tokens that an id of a block stands for."""
 
-    count: int = 0
+    bad_rows: int = 0
+    block_tokens: int | None = None
 
 
 @frozen
@@ -26,8 +27,8 @@ class TraceFile:
     format: str
     options: Options = field(factory=Options)
     skip_bad_rows: bool = False
-    bad: BadRows = field(factory=BadRows, init=False, eq=False)
-    """Of the last time that `rows` was read."""
+    reading: Reading = field(factory=Reading, init=False, eq=False)
+    """The last time that `rows` was read."""
 
     @classmethod
     def of(
@@ -42,17 +43,17 @@ class TraceFile:
 
     def rows(self) -> Iterator[Row]:
         """The rows that a replay takes; at the first that it does not, raises TraceError or passes it over."""
-        return self._counted(Lines(self.path, skip_bad_rows=self.skip_bad_rows), self.bad)
+        return self._read(Lines(self.path, skip_bad_rows=self.skip_bad_rows), self.reading)
 
-    def all_rows(self, bad: BadRows) -> Iterator[Row]:
-        """Rows without tokens too; those that break a rule of the format are passed over and counted in `bad`."""
-        return self._counted(Lines(self.path, skip_bad_rows=True, least_tokens=0), bad)
+    def all_rows(self, reading: Reading) -> Iterator[Row]:
+        """Rows without tokens too; those that break a rule of the format are passed over and counted."""
+        return self._read(Lines(self.path, skip_bad_rows=True, least_tokens=0), reading)
 
-    def _counted(self, lines: Lines, bad: BadRows) -> Iterator[Row]:
+    def _read(self, lines: Lines, reading: Reading) -> Iterator[Row]:
         for row in rows_of(reader_of(self.format, self.options), lines, self.options):
-            bad.count = lines.skipped
+            reading.bad_rows, reading.block_tokens = lines.skipped, lines.block_tokens
             yield row
-        bad.count = lines.skipped
+        reading.bad_rows = lines.skipped
 
     def need_content(self) -> None:
         """Raises TraceError where the format does not say what prompts contain."""

@@ -17,7 +17,7 @@ from attrs import asdict, evolve, frozen
 from kvsim.errors import TraceError
 from kvsim.study.hits import Prompts
 from kvsim.study.reuse import NEVER, Ints
-from kvsim.study.trace_file import BadRows, TraceFile
+from kvsim.study.trace_file import Reading, TraceFile
 from kvsim.workload.traces import Row
 
 BLOCK_SIZES = (16, 64, 256, 512)
@@ -122,9 +122,9 @@ def trace_info(trace: TraceFile, block_sizes: Sequence[int] = BLOCK_SIZES) -> Tr
 
     Raises TraceError for a file that cannot be read, or one without requests.
     """
-    bad = BadRows()
-    info = info_of_rows(trace, trace.all_rows(bad), block_sizes)
-    return evolve(info, odd_rows=info.odd_rows | {"a broken rule": bad.count}) if bad.count else info
+    reading = Reading()
+    info = info_of_rows(trace, trace.all_rows(reading), block_sizes)
+    return evolve(info, odd_rows=info.odd_rows | {"a broken rule": reading.bad_rows}) if reading.bad_rows else info
 
 
 def info_of_rows(

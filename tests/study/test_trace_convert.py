@@ -14,7 +14,7 @@ from kvsim.study.scenario import load_scenario
 from kvsim.study.trace_convert import Part, convert, write_parquet
 from kvsim.study.trace_file import TraceFile
 from kvsim.workload.request import Content, Span
-from kvsim.workload.traces import Row, read_rows
+from kvsim.workload.traces import Options, Row, read_rows
 from kvsim.workload.traces.parquet import BATCH, NEEDED
 from tests.study.makers import AZURE_ROWS, TINY_TRACE, write_scenario
 
@@ -39,7 +39,7 @@ def conversation(shared: Path) -> TraceFile:
 @pytest.mark.parametrize("name", ["again.jsonl", "again.jsonl.gz"])
 def test_a_mooncake_trace_written_again_is_the_same_file(thousand: TraceFile, tmp_path: Path, name: str) -> None:
     """Its ids are numbered in the order in which they appear, and every prompt's last block has its own."""
-    assert convert(thousand, Part(), "mooncake", tmp_path / name) == (1_000, True, False)
+    assert convert(thousand, Part(), "mooncake", tmp_path / name) == (1_000, True, False, 512)
     rows, again = list(thousand.rows()), list(read_rows(tmp_path / name, "mooncake"))
     assert [row[:3] for row in again] == [row._replace(time_ns=row.time_ns - rows[0].time_ns)[:3] for row in rows]
     numbers: dict[object, int] = {}
@@ -49,6 +49,32 @@ def test_a_mooncake_trace_written_again_is_the_same_file(thousand: TraceFile, tm
         assert [numbers.setdefault(span.source, len(numbers)) for span in row.prompt] == [
             span.source for span in other.prompt
         ]
+
+
+@pytest.mark.parametrize(
+    ("text", "options", "tokens"),
+    [
+        ('{"timestamp": 0, "input_length": 40, "output_length": 1, "hash_ids": [1, 2, 3]}', {}, 16),
+        ('{"timestamp": 0, "input_length": 40, "output_length": 1, "hash_ids": [1]}', {}, 512),
+        ('{"timestamp": 0, "input_length": 40, "output_length": 1, "hash_ids": [1, 2]}', {"block_tokens": 20}, 20),
+        ('{"input_toks": 3, "output_toks": 1, "arrival_time_ns": 0, "input_tok_ids": [5, 6, 7]}', {}, 16),
+        ("TIMESTAMP,ContextTokens,GeneratedTokens\n2023-11-16 18:15:46,12,4\n", {}, 512),
+        (
+            '{"id": "a", "block_size": 48, "requests": [{"t": 0, "in": 50, "out": 1, "hash_ids": [1]}]}\n'
+            '{"id": "b", "block_size": 32, "requests": [{"t": 1, "in": 50, "out": 1, "hash_ids": [1]}]}',
+            {},
+            16,
+        ),
+    ],
+)
+def test_ids_stand_for_as_many_tokens_as_those_of_the_source(
+    text: str, options: dict[str, int], tokens: int, tmp_path: Path
+) -> None:
+    (tmp_path / "source").write_text(text)
+    trace = TraceFile.of(tmp_path / "source", options=Options(block_tokens=options.get("block_tokens")))
+    assert convert(trace, Part(), "parquet", tmp_path / "t").block_tokens == tokens
+    assert set(pl.read_parquet(tmp_path / "t")["block_tokens"]) == {tokens}
+    assert convert(trace, Part(), "parquet", tmp_path / "t", 8).block_tokens == 8
 
 
 def test_parquet_has_times_lengths_and_ids(thousand: TraceFile, tmp_path: Path) -> None:
@@ -103,7 +129,7 @@ def test_a_partial_block_has_the_id_of_the_full_one_that_others_make_of_it(tmp_p
 
 def test_parquet_of_more_rows_than_are_held_is_written_and_read(tmp_path: Path) -> None:
     rows = [Row(n, 5, 1, (Span(n % 7, 0, 5),), session=str(n % 3)) for n in range(2 * BATCH + 1)]
-    assert write_parquet(iter(rows), tmp_path / "t.parquet", 4) == (len(rows), True, False)
+    assert write_parquet(iter(rows), tmp_path / "t.parquet", 4) == (len(rows), True, False, 4)
     again = list(read_rows(tmp_path / "t.parquet"))
     assert [row[:3] for row in again] == [row[:3] for row in rows]
     assert [row.session for row in again] == [row.session for row in rows]
@@ -118,7 +144,7 @@ def azure(tmp_path: Path) -> TraceFile:
 
 
 def test_blocks_without_known_content_are_not_shared(azure: TraceFile, tmp_path: Path) -> None:
-    assert convert(azure, Part(), "mooncake", tmp_path / "a.jsonl") == (3, False, False)
+    assert convert(azure, Part(), "mooncake", tmp_path / "a.jsonl") == (3, False, False, 512)
     rows = list(read_rows(tmp_path / "a.jsonl", "mooncake"))
     assert [row[:3] for row in rows] == [(0, 12, 4), (319_000_000, 30, 9), (819_000_000, 7, 1)]
     assert shared_share(rows) == 0

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from kvsim.errors import TraceError
-from kvsim.study.trace_file import BadRows, TraceFile
+from kvsim.study.trace_file import Reading, TraceFile
 from kvsim.study.trace_info import Arrivals, Spread, trace_info
 from kvsim.workload.request import Span
 from kvsim.workload.traces import Row
@@ -92,10 +92,10 @@ def test_too_few_arrivals_have_no_rate(times: list[int], duration: float | None)
 class Invented(TraceFile):
     """Rows as a reader may give them that takes odd ones too."""
 
-    def all_rows(self, bad: BadRows) -> Iterator[Row]:
+    def all_rows(self, reading: Reading) -> Iterator[Row]:
         yield Row(2_000, 8, 1, (Span("a", 0, 8),))
         yield Row(1_000, 0, 0, None)
-        bad.count = 2
+        reading.bad_rows = 2
         yield Row(3_000, 9, 2, (Span("a", 0, 8), Span("b", 0, 1)))
 
 

@@ -37,6 +37,8 @@ class Lines:
         self.item = ""
         """Where in a line or document of many requests, such as requests[3]."""
         self.skipped = 0
+        self.block_tokens: int | None = None
+        """Tokens that an id stands for in the rows so far, or what divides all of them where rows differ."""
         self._packing = "gzip"
         self._unsound: tuple[type[Exception], ...] = (gzip.BadGzipFile, zlib.error)
 

@@ -1,6 +1,7 @@
 """Mooncake JSONL and its dialects: a request a line, with the ids of the blocks of its prompt."""
 
 from collections.abc import Iterator
+from math import gcd
 from typing import Any, NamedTuple
 
 from kvsim.rules import shown
@@ -35,6 +36,7 @@ class Blocks:
     def content(self, name: str, ids: list[int], prompt_tokens: int, scope: str = "") -> Content:
         """The spans of a prompt; `scope` tells equal ids of different files or sessions apart."""
         size = self.block_tokens or self._shown_by(len(ids), prompt_tokens)
+        self._lines.block_tokens = gcd(size, self._lines.block_tokens or 0)
         full, rest = divmod(prompt_tokens, size)
         needed = full + (rest > 0)
         if len(ids) != needed and (self._rest_has_id or len(ids) != full):
