@@ -1,5 +1,6 @@
 """The commands about traces: each parses, calls the library, prints."""
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -52,9 +53,9 @@ def hits(
     on_bad_row: BadRowOption = "error",
     limit: Annotated[int | None, typer.Option(min=1, help="Only so many requests from the start.")] = None,
     model: Annotated[str | None, typer.Option(help="Catalogue name or config.json, to count in bytes.")] = None,
-    kv_dtype: Annotated[str, typer.Option(help="Number format of the model's cache.")] = "bf16",
-    tensor_parallel: Annotated[int, typer.Option(min=1, help="Ranks that share the heads.")] = 1,
-    pipeline_parallel: Annotated[int, typer.Option(min=1, help="Ranks that share the layers.")] = 1,
+    kv_dtype: Annotated[str | None, typer.Option(help="Number format of the model's cache, else bf16.")] = None,
+    tensor_parallel: Annotated[int | None, typer.Option(min=1, help="Ranks that share the model's heads.")] = None,
+    pipeline_parallel: Annotated[int | None, typer.Option(min=1, help="Ranks that share its layers.")] = None,
     optimum: Annotated[bool, typer.Option(help="Also the best evictions there could be.")] = True,
     plot: Annotated[Path | None, typer.Option(help="Draw the hit rate over capacity here.")] = None,
     json: JsonOption = False,
@@ -73,7 +74,16 @@ def hits(
 
     need_picture_name(plot)
     known_order = _known_order(order)
-    token = None if model is None else _token_size(model, kv_dtype, tensor_parallel, pipeline_parallel)
+    if model is None:
+        of_model = {
+            "--kv-dtype": kv_dtype,
+            "--tensor-parallel": tensor_parallel,
+            "--pipeline-parallel": pipeline_parallel,
+        }
+        _refuse_without("--model", of_model)
+    token = None
+    if model is not None:
+        token = _token_size(model, kv_dtype or "bf16", tensor_parallel or 1, pipeline_parallel or 1)
     file = _trace_file(trace, format, block_tokens, tokenizer, on_bad_row)
     file.need_content()
     prompts = Prompts()
@@ -108,6 +118,15 @@ def _trace_file(
         raise TraceError(f"--on-bad-row must be error or skip, got {on_bad_row!r}")
     options = Options(block_tokens=block_tokens, tokenizer=tokenizer)
     return TraceFile.of(path, format, options, skip_bad_rows=on_bad_row == "skip")
+
+
+def _refuse_without(other: str, options: Mapping[str, object]) -> None:
+    """Raises TraceError for an option that is given and changes nothing, as another is not."""
+    from kvsim.errors import TraceError
+
+    for name, value in options.items():
+        if value is not None:
+            raise TraceError(f"{name} goes with {other}, which is not given")
 
 
 def _say_passed_over(file: "TraceFile") -> None:
@@ -164,9 +183,18 @@ def info(
     from kvsim.study.trace_table import info_page, save_info_plot
 
     need_picture_name(plot)
-    if format is None and _show_windows(trace, json):
+    requests_only = {
+        "--block-size": block_size,
+        "--block-tokens": block_tokens,
+        "--tokenizer": tokenizer,
+        "--plot": plot,
+    }
+    if format is None and _show_windows(trace, json, requests_only):
         return
-    found = trace_info(_trace_file(trace, format, block_tokens, tokenizer), block_size or BLOCK_SIZES)
+    file = _trace_file(trace, format, block_tokens, tokenizer)
+    if block_size:
+        file.need_content()
+    found = trace_info(file, block_size or BLOCK_SIZES)
     if plot is not None:
         from kvsim.study.files import staged_file
 
@@ -178,14 +206,21 @@ def info(
         print_page(info_page(found, trace.name))
 
 
-def _show_windows(path: Path, json: bool) -> bool:
-    """Print what a file of rates or lengths by window says; False where it is another."""
+def _show_windows(path: Path, json: bool, requests_only: Mapping[str, object]) -> bool:
+    """Print what a file of rates or lengths by window says; False where it is another.
+
+    Raises TraceError where it is one, and an option is given that is about requests.
+    """
+    from kvsim.errors import TraceError
     from kvsim.study.servegen import servegen_windows, to_json
     from kvsim.study.trace_table import windows_page
 
     windows = servegen_windows(path) if path.is_file() else None
     if windows is None:
         return False
+    for name, value in requests_only.items():
+        if value is not None:
+            raise TraceError(f"{path}: has {windows.format}, not requests, so {name} changes nothing")
     if json:
         print_json(to_json(windows))
     else:
@@ -211,8 +246,8 @@ def convert(
     start: Annotated[str, typer.Option(help="Leave out what comes earlier after the first request.")] = "0 s",
     end: Annotated[str | None, typer.Option(help="Leave out what comes then or later.")] = None,
     limit: Annotated[int | None, typer.Option(help="At most so many requests.")] = None,
-    sample: Annotated[float, typer.Option(help="Share of the conversations to keep, whole.")] = 1.0,
-    seed: Annotated[int, typer.Option(help="Which of them.")] = 0,
+    sample: Annotated[float | None, typer.Option(help="Share of the conversations to keep, whole; else all.")] = None,
+    seed: Annotated[int | None, typer.Option(help="Which of them; else 0.")] = None,
     speedup: Annotated[float, typer.Option(help="Divide times by this.")] = 1.0,
 ) -> None:
     """Write a trace, or a part of it, as Mooncake JSONL or Parquet.
@@ -230,6 +265,8 @@ def convert(
     from kvsim.study.trace_convert import Part
     from kvsim.study.trace_convert import convert as convert_trace
 
+    if sample is None:
+        _refuse_without("--sample", {"--seed": seed})
     start_ns, end_ns = _time("--start", start), None if end is None else _time("--end", end)
     if end_ns is not None and end_ns <= start_ns:
         raise TraceError(f"--end must be later than --start = {start}, got {end}")
@@ -237,8 +274,8 @@ def convert(
         part = Part(
             start_ns=start_ns,
             end_ns=end_ns,
-            share=sample,
-            seed=seed,
+            share=1.0 if sample is None else sample,
+            seed=seed or 0,
             limit=limit,
             speedup=speedup,
         )

@@ -110,6 +110,34 @@ def test_hits_that_cannot_be_counted_are_refused(mooncake: Path, arguments: list
     assert message in refused("hits", mooncake, *arguments)
 
 
+@pytest.mark.parametrize(
+    ("command", "option", "message"),
+    [
+        (["hits"], ["--kv-dtype", "fp8"], "--kv-dtype goes with --model, which is not given"),
+        (["hits"], ["--tensor-parallel", "1"], "--tensor-parallel goes with --model, which is not given"),
+        (["hits"], ["--pipeline-parallel", "2"], "--pipeline-parallel goes with --model, which is not given"),
+        (["trace", "convert", "-o", "out"], ["--seed", "0"], "--seed goes with --sample, which is not given"),
+        (["hits"], ["--tokenizer", "t.json"], "tokenizer is for the formats sharegpt, vllm_custom, not for mooncake"),
+        (
+            ["trace", "fit"],
+            ["--tokenizer", "t.json"],
+            "tokenizer is for the formats sharegpt, vllm_custom, not for moo",
+        ),
+    ],
+)
+def test_options_that_change_nothing_are_refused(
+    mooncake: Path, command: list[str], option: list[str], message: str
+) -> None:
+    assert message in refused(*command, mooncake, *option)
+
+
+def test_options_on_content_are_refused_where_there_is_none(azure: Path, tmp_path: Path) -> None:
+    assert f"{azure}: has no content: the format azure" in refused("trace", "info", azure, "--block-size", "16")
+    message = refused("trace", "convert", azure, "-o", tmp_path / "out", "--block-tokens", "16")
+    assert message.startswith(f"{azure}: block_tokens is for the formats bailian, weka, dynamo_requests, moon")
+    assert message.endswith(", not for azure")
+
+
 def test_hits_of_a_trace_without_content_are_refused(azure: Path) -> None:
     assert "trace.csv: has no content" in refused("hits", azure)
 
@@ -269,3 +297,5 @@ def test_info_shows_windows_as_what_they_are(tmp_path: Path) -> None:
     done = kvsim("trace", "info", path)
     assert "client-trace.csv: servegen rates, 2 windows of 600 s" in done.stdout
     assert "not requests" in done.stdout
+    message = f"{path}: has servegen rates, not requests, so --block-tokens changes nothing"
+    assert message in refused("trace", "info", path, "--block-tokens", "16")

@@ -34,8 +34,9 @@ class TraceFile:
     def of(
         cls, path: Path, format: str | None = None, options: Options | None = None, *, skip_bad_rows: bool = False
     ) -> "TraceFile":
-        """Raises TraceError where the file cannot be read or its format is not known."""
-        return cls(path, known_format(path, format), options or Options(), skip_bad_rows)
+        """Raises TraceError where the file cannot be read, its format is not known, or an option changes nothing."""
+        options = options or Options()
+        return cls(path, known_format(path, format, options), options, skip_bad_rows)
 
     @property
     def has_content(self) -> bool:

@@ -364,11 +364,28 @@ def test_a_folder_is_refused(format: str, tmp_path: Path) -> None:
         ({"format": "columns"}, "the format columns needs columns, such as"),
         ({"format": "sharegpt"}, "the format sharegpt needs tokenizer, the path of a tokenizer.json"),
         ({"format": "azure", "columns": Columns(prompt="in")}, "columns is for the format columns, not for azure"),
+        ({"format": "azure", "time_unit": "s"}, "time_unit is for the formats bailian, aiperf, .*, not for azure"),
+        ({"format": "parquet", "block_tokens": 16}, "block_tokens is for the formats bailian, .*, not for parquet"),
+        ({"format": "azure", "tokenizer": "t"}, "tokenizer is for the formats sharegpt, vllm_custom, not for azure"),
+        (
+            {"columns": Columns(prompt="in"), "time_unit": "s"},
+            r"time_unit goes with columns\.time, which is not given",
+        ),
+        (
+            {"columns": Columns(prompt="in", time="at"), "block_tokens": 16},
+            r"block_tokens goes with columns\.hash_ids, which is not given",
+        ),
     ],
 )
 def test_what_is_said_of_a_file_must_fit_its_format(options: dict[str, Any], rule: str) -> None:
     with pytest.raises(ValueError, match=rule):
         Trace(path="trace", **options)
+
+
+def test_what_is_said_must_fit_the_format_that_is_recognised(tmp_path: Path) -> None:
+    (tmp_path / "trace").write_text(AZURE)
+    with pytest.raises(TraceError, match=r"trace: block_tokens is for the formats bailian, .*, not for azure"):
+        list(Trace(path="trace", block_tokens=16).requests(tmp_path))
 
 
 def test_columns_must_be_different() -> None:

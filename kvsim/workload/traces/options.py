@@ -10,6 +10,8 @@ from kvsim.rules import Consistent, not_blank
 
 TimeUnit = Literal["s", "ms", "us", "ns"]
 Lack = Literal["times", "content", "sessions", "outputs"]
+Said = Literal["block_tokens", "time_unit", "tokenizer", "columns"]
+"""The names of the options."""
 
 
 @frozen(kw_only=True)

@@ -79,7 +79,7 @@ def _refuse(lines: Lines, error: BaseException) -> NoReturn:
     lines.refuse_file(f"not Parquet that can be read: {str(error).partition(chr(10))[0][:200]}")
 
 
-def read_parquet(lines: Lines, options: Options) -> Iterator[Row]:
+def read_parquet(lines: Lines, _options: Options) -> Iterator[Row]:
     """What `kvsim trace convert` writes: arrival_ns, prompt_tokens, output_tokens, hash_ids as in Mooncake's files or
     null, and how many tokens one stands for in block_tokens, the same in every row; session_id where there are any.
     """
@@ -87,7 +87,7 @@ def read_parquet(lines: Lines, options: Options) -> Iterator[Row]:
 
     def convert(record: dict[str, Any]) -> Row:
         prompt_tokens = count(lines, "prompt_tokens", record["prompt_tokens"])
-        size = options.block_tokens or count(lines, "block_tokens", record["block_tokens"])
+        size = count(lines, "block_tokens", record["block_tokens"])
         if not blocks:
             blocks.append(Blocks(lines, size, size, rest_has_id=True))
         if size != blocks[0].block_tokens:

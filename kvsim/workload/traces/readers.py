@@ -1,10 +1,10 @@
 """The formats that can be read, and how a file says which one it is."""
 
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from itertools import islice
 from pathlib import Path
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple, get_args
 
 from kvsim.errors import TraceError
 from kvsim.workload.traces.agentic import read_dynamo_requests, read_tracelab, read_weka
@@ -24,7 +24,7 @@ from kvsim.workload.traces.mooncake import (
     read_mooncake,
     read_timed_trace,
 )
-from kvsim.workload.traces.options import Lack, Options
+from kvsim.workload.traces.options import Columns, Lack, Options, Said
 from kvsim.workload.traces.parquet import NEEDED, is_parquet, parquet_columns, read_parquet
 from kvsim.workload.traces.plain import read_columns
 from kvsim.workload.traces.row import Row
@@ -41,8 +41,8 @@ class Reader(NamedTuple):
 
     A format without marks must be named. In some formats rows come in the order in which requests ended or
     session by session: they are `unsorted`, so all rows of a file, though not its text, are held to sort them.
-    `needs` is what a user must say about every file of the format. `parquet` is a format in Parquet, the others are
-    text.
+    `needs` is what a user must say about every file of the format, `heeds` what may be said. `parquet` is a format in
+    Parquet, the others are text.
     """
 
     read: Callable[[Lines, Options], Iterator[Row]]
@@ -50,6 +50,7 @@ class Reader(NamedTuple):
     marks: tuple[str, ...] = ()
     unsorted: bool = False
     needs: Literal["tokenizer", "columns"] | None = None
+    heeds: tuple[Said, ...] = ()
     parquet: bool = False
 
     @property
@@ -67,26 +68,36 @@ READERS: dict[str, Reader] = {
         read_splitwisesim, ("content", "sessions"), ("arrival_timestamp", "prompt_size", "token_size")
     ),
     "turn_lengths": Reader(read_turn_lengths, ("times", "content"), ("conversation", "human_tokens", "gpt_tokens")),
-    "bailian": Reader(read_bailian, (), ("chat_id", "parent_chat_id", "hash_ids")),
+    "bailian": Reader(read_bailian, (), ("chat_id", "parent_chat_id", "hash_ids"), heeds=("block_tokens", "time_unit")),
     "ragpulse": Reader(read_ragpulse, (), ("hash_ids", "sys_prompt", "passages_ids", "user_input")),
-    "weka": Reader(read_weka, (), ("id", "requests", "t", "in", "out", "hash_ids"), unsorted=True),
+    "weka": Reader(
+        read_weka, (), ("id", "requests", "t", "in", "out", "hash_ids"), unsorted=True, heeds=("block_tokens",)
+    ),
     "tracelab": Reader(read_tracelab, (), ("session_id", "prefix_tokens", "newly_append_tokens"), unsorted=True),
-    "dynamo_requests": Reader(read_dynamo_requests, (), ("event", "event_type", "request_received_ms"), unsorted=True),
+    "dynamo_requests": Reader(
+        read_dynamo_requests, (), ("event", "event_type", "request_received_ms"), unsorted=True, heeds=("block_tokens",)
+    ),
     "llmservingsim": Reader(read_llmservingsim, (), ("input_toks", "output_toks", "arrival_time_ns")),
-    "sharegpt": Reader(read_sharegpt, ("times",), ("conversations", "from", "value"), needs="tokenizer"),
+    "sharegpt": Reader(
+        read_sharegpt, ("times",), ("conversations", "from", "value"), needs="tokenizer", heeds=("tokenizer",)
+    ),
     "vllm_bench": Reader(read_vllm_bench, _MEASURED, ("input_lens", "output_lens", "start_times"), unsorted=True),
     "sglang_bench": Reader(read_sglang_bench, ("times", *_MEASURED), ("input_lens", "output_lens")),
     "aiperf_bench": Reader(read_aiperf_bench, ("content",), ("metadata", "request_start_ns", "metrics"), unsorted=True),
     "guidellm_bench": Reader(read_guidellm_bench, _MEASURED, ("benchmarks", "successful"), unsorted=True),
     "inference_perf": Reader(read_inference_perf, _MEASURED, ("start_time", "info", "input_tokens"), unsorted=True),
-    "mooncake": Reader(read_mooncake, (), ("timestamp", "input_length", "output_length", "hash_ids")),
-    "vllm_custom": Reader(read_vllm_custom, ("times", "sessions"), ("prompt", "output_tokens"), needs="tokenizer"),
-    "aiperf": Reader(read_aiperf),
-    "dynamo": Reader(read_dynamo),
-    "timed_trace": Reader(read_timed_trace),
-    "guidellm": Reader(read_guidellm),
+    "mooncake": Reader(
+        read_mooncake, (), ("timestamp", "input_length", "output_length", "hash_ids"), heeds=("block_tokens",)
+    ),
+    "vllm_custom": Reader(
+        read_vllm_custom, ("times", "sessions"), ("prompt", "output_tokens"), needs="tokenizer", heeds=("tokenizer",)
+    ),
+    "aiperf": Reader(read_aiperf, heeds=("block_tokens", "time_unit")),
+    "dynamo": Reader(read_dynamo, heeds=("block_tokens", "time_unit")),
+    "timed_trace": Reader(read_timed_trace, heeds=("block_tokens", "time_unit")),
+    "guidellm": Reader(read_guidellm, heeds=("block_tokens", "time_unit")),
     "parquet": Reader(read_parquet, (), NEEDED, parquet=True),
-    "columns": Reader(read_columns, ("sessions",), needs="columns"),
+    "columns": Reader(read_columns, ("sessions",), needs="columns", heeds=("columns", "block_tokens", "time_unit")),
 }
 
 
@@ -120,12 +131,35 @@ def reader_of(format: str, options: Options) -> Reader:
     return reader._replace(lacks=options.columns.lacks)
 
 
-def known_format(path: Path, format: str | None) -> str:
-    """The format that is named, or that of the file; raises TraceError if it is none that can be read."""
+def unheeded(format: str, said: Mapping[str, Any]) -> list[str]:
+    """A sentence for each option that changes nothing in a format; `said` has all of them, None for one not given."""
+    sentences = []
+    for name in get_args(Said):
+        if said[name] is None or name in READERS[format].heeds:
+            continue
+        those = [other for other, reader in READERS.items() if name in reader.heeds]
+        sentences.append(f"{name} is for the format{'s' * (len(those) > 1)} {', '.join(those)}, not for {format}")
+    columns = said["columns"]
+    if format == "columns" and isinstance(columns, Columns):
+        sentences += [
+            f"{name} goes with columns.{column}, which is not given"
+            for name, column in (("time_unit", "time"), ("block_tokens", "hash_ids"))
+            if said[name] is not None and getattr(columns, column) is None
+        ]
+    return sentences
+
+
+def known_format(path: Path, format: str | None, options: Options = _NO_OPTIONS) -> str:
+    """The format that is named, or that of the file.
+
+    Raises TraceError if it is none that can be read, or if one of the options changes nothing in it.
+    """
     if format is None:
-        return recognise(path)
-    if format not in READERS:
+        format = recognise(path) if options.columns is None else "columns"
+    elif format not in READERS:
         raise TraceError(f"the format of a trace must be one of {', '.join(READERS)}, got {format!r}")
+    for sentence in unheeded(format, {name: getattr(options, name) for name in get_args(Said)}):
+        raise TraceError(f"{path}: {sentence}")
     return format
 
 
@@ -154,7 +188,8 @@ def read_rows(
 
     Raises TraceError for an unknown format, or a file or line that cannot be used.
     """
-    return rows_of(reader_of(known_format(path, format), options), Lines(path, least_tokens=least_tokens), options)
+    reader = reader_of(known_format(path, format, options), options)
+    return rows_of(reader, Lines(path, least_tokens=least_tokens), options)
 
 
 def rows_of(reader: Reader, lines: Lines, options: Options) -> Iterator[Row]:

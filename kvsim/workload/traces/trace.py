@@ -13,7 +13,7 @@ from kvsim.rules import Consistent, between, more_than_zero, not_blank, one_of, 
 from kvsim.workload.request import Request, Span
 from kvsim.workload.traces.lines import Lines
 from kvsim.workload.traces.options import Columns, Options, TimeUnit
-from kvsim.workload.traces.readers import READERS, Reader, known_format, reader_of, rows_of
+from kvsim.workload.traces.readers import READERS, Reader, known_format, reader_of, rows_of, unheeded
 from kvsim.workload.traces.row import Row
 
 _NEEDED = {
@@ -53,18 +53,15 @@ class Trace(Consistent):
         reader = READERS.get(values["format"]) if isinstance(values["format"], str) else None
         if reader is not None and reader.needs is not None and values[reader.needs] is None:
             sentences.append(f"the format {values['format']} needs {reader.needs}, {_NEEDED[reader.needs]}")
-        if values["columns"] is not None and values["format"] not in ("columns", None):
-            sentences.append(f"columns is for the format columns, not for {values['format']}")
-        return sentences
+        format = "columns" if values["format"] is None and values["columns"] is not None else values["format"]
+        return sentences + (unheeded(format, values) if isinstance(format, str) and format in READERS else [])
 
     def reader(self, base: Path) -> Reader:
         """How the file is read; `base` is what paths start from. Raises TraceError if the format is not known."""
         return reader_of(self.format_of(base), self.options(base))
 
     def format_of(self, base: Path) -> str:
-        if self.format is None and self.columns is not None:
-            return "columns"
-        return known_format(base / self.path, self.format)
+        return known_format(base / self.path, self.format, self.options(base))
 
     def options(self, base: Path) -> Options:
         return Options(
