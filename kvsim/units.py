@@ -61,6 +61,12 @@ def format_duration(nanoseconds: int | float) -> str:
     return _format(nanoseconds, units, "ns")
 
 
+def exact_duration(nanoseconds: int) -> str:
+    """`nanoseconds` as parse_duration_ns reads them back, in the largest unit of which they are a whole number."""
+    unit, size = next((unit, size) for unit, size in reversed(TIME_UNITS.items()) if nanoseconds % size == 0)
+    return f"{nanoseconds // size} {unit}"
+
+
 def _format(value: int | float, units: tuple[tuple[str, int], ...], smallest: str) -> str:
     for unit, size in units:
         if abs(value) >= size:

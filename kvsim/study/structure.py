@@ -159,8 +159,11 @@ def _as_far_as_sound(
     return values
 
 
-def table_of(instance: Any, *kinds: Kinds) -> dict[str, Any]:
-    """The table that describes an attrs instance, with defaults filled in and `kind` where it chose the class."""
+def table_of(instance: Any, *kinds: Kinds, time: Callable[[int], Any] = int) -> dict[str, Any]:
+    """The table that describes an attrs instance, with defaults filled in and `kind` where it chose the class.
+
+    `time` says how nanoseconds are written.
+    """
     names = {cls: name for each in kinds for name, cls in each.items()}
     table: dict[str, Any] = {}
     if type(instance) in names:
@@ -169,14 +172,15 @@ def table_of(instance: Any, *kinds: Kinds) -> dict[str, Any]:
         value = getattr(instance, attribute.name)
         if value is None or not attribute.metadata.get("in_file", True):
             continue
-        table[attribute.name] = _value_of(value, *kinds)
+        is_time = attribute.metadata.get("unit") == "ns"
+        table[attribute.name] = time(value) if is_time else _value_of(value, *kinds, time=time)
     return table
 
 
-def _value_of(value: Any, *kinds: Kinds) -> Any:
+def _value_of(value: Any, *kinds: Kinds, time: Callable[[int], Any]) -> Any:
     if attrs.has(type(value)):
-        return table_of(value, *kinds)
-    return [_value_of(item, *kinds) for item in value] if isinstance(value, tuple) else value
+        return table_of(value, *kinds, time=time)
+    return [_value_of(item, *kinds, time=time) for item in value] if isinstance(value, tuple) else value
 
 
 def _is_a(origin: Any) -> Callable[[Any], bool]:

@@ -62,18 +62,16 @@ class Arrivals:
         if not duration_ns:
             return cls(duration_s=0.0)
         gaps = np.diff(times).astype(np.float64)
-        return cls(
-            duration_ns / 1e9, len(gaps) * 1e9 / duration_ns, float(gaps.std() / gaps.mean()), _dispersion(since)
-        )
+        return cls(duration_ns / 1e9, len(gaps) * 1e9 / duration_ns, float(gaps.std() / gaps.mean()), dispersion(since))
 
 
-def _dispersion(since_ns: Ints) -> float:
-    """Variance over mean of the arrivals in each second; seconds without any count, and take no memory."""
-    seconds = since_ns // 10**9
-    num_bins = int(seconds[-1]) + 1
-    counts: list[int] = np.unique(seconds, return_counts=True)[1].tolist()
+def dispersion(since_ns: Ints, bin_ns: int = 10**9) -> float:
+    """Variance over mean of the arrivals in each bin, of a second; bins without any count, and take no memory."""
+    bins = since_ns // bin_ns
+    num_bins = int(bins[-1]) + 1
+    counts: list[int] = np.unique(bins, return_counts=True)[1].tolist()
     squares = sum(count * count for count in counts)
-    return (squares * num_bins - len(seconds) ** 2) / (num_bins * len(seconds))
+    return (squares * num_bins - len(bins) ** 2) / (num_bins * len(bins))
 
 
 @frozen(eq=False)
