@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from kvsim.study.hits import Order
     from kvsim.study.hits_table import TokenSize
     from kvsim.study.trace_file import TraceFile
+    from kvsim.workload.traces import Columns, Options
 
 TraceArgument = Annotated[Path, typer.Argument(help="Trace file, plain or gzip.")]
 FormatOption = Annotated[str | None, typer.Option(help="Format of the trace; recognised if not given.")]
@@ -20,6 +21,14 @@ BlockTokensOption = Annotated[
     int | None, typer.Option(min=1, help="Tokens that an id of the trace stands for; seen from the file if not given.")
 ]
 TokenizerOption = Annotated[Path | None, typer.Option(help="The tokenizer.json for a trace of texts.")]
+ColumnsOption = Annotated[
+    str | None,
+    typer.Option(
+        metavar="prompt=NAME,...",
+        help="Columns of a plain table: prompt, and any of output, time, hash_ids, as in prompt=in,time=at.",
+    ),
+]
+TimeUnitOption = Annotated[str | None, typer.Option(help="What times count, where the format leaves it open.")]
 BadRowOption = Annotated[
     str, typer.Option(help="error: a row that cannot be used ends it; skip: such rows are passed over and counted.")
 ]
@@ -50,6 +59,8 @@ def hits(
     format: FormatOption = None,
     block_tokens: BlockTokensOption = None,
     tokenizer: TokenizerOption = None,
+    columns: ColumnsOption = None,
+    time_unit: TimeUnitOption = None,
     on_bad_row: BadRowOption = "error",
     limit: Annotated[int | None, typer.Option(min=1, help="Only so many requests from the start.")] = None,
     model: Annotated[str | None, typer.Option(help="Catalogue name or config.json, to count in bytes.")] = None,
@@ -84,7 +95,7 @@ def hits(
     token = None
     if model is not None:
         token = _token_size(model, kv_dtype or "bf16", tensor_parallel or 1, pipeline_parallel or 1)
-    file = _trace_file(trace, format, block_tokens, tokenizer, on_bad_row)
+    file = _trace_file(trace, format, _options(block_tokens, tokenizer, columns, time_unit), on_bad_row)
     file.need_content()
     prompts = Prompts()
     for row in islice(file.rows(), limit):
@@ -107,16 +118,47 @@ def hits(
         print_page(hits_page(all_hits, token))
 
 
-def _trace_file(
-    path: Path, format: str | None, block_tokens: int | None, tokenizer: Path | None, on_bad_row: str = "error"
-) -> "TraceFile":
+def _options(block_tokens: int | None, tokenizer: Path | None, columns: str | None, time_unit: str | None) -> "Options":
+    from typing import get_args
+
+    from kvsim.errors import TraceError
+    from kvsim.workload.traces import Options
+    from kvsim.workload.traces.options import TimeUnit
+
+    unit = next((unit for unit in get_args(TimeUnit) if unit == time_unit), None)
+    if unit is None and time_unit is not None:
+        raise TraceError(f"--time-unit must be one of {', '.join(get_args(TimeUnit))}, got {time_unit!r}")
+    return Options(block_tokens=block_tokens, tokenizer=tokenizer, columns=_columns(columns), time_unit=unit)
+
+
+def _columns(text: str | None) -> "Columns | None":
+    """What is said in prompt=NAME,time=NAME."""
+    from kvsim.errors import TraceError
+    from kvsim.workload.traces import Columns
+    from kvsim.workload.traces.options import KEYS
+
+    if text is None:
+        return None
+    named: dict[str, str] = {}
+    for part in text.split(","):
+        key, equals, name = part.partition("=")
+        if not equals or key.strip() not in KEYS or key.strip() in named:
+            raise TraceError(f"--columns must say each of {', '.join(KEYS)} once at most, as prompt=NAME, got {text!r}")
+        named[key.strip()] = name
+    if "prompt" not in named:
+        raise TraceError(f"--columns must say which column is the prompt's tokens, as prompt=NAME, got {text!r}")
+    try:
+        return Columns(**named)
+    except ValueError as error:
+        raise TraceError(f"--columns: {error}") from None
+
+
+def _trace_file(path: Path, format: str | None, options: "Options", on_bad_row: str = "error") -> "TraceFile":
     from kvsim.errors import TraceError
     from kvsim.study.trace_file import TraceFile
-    from kvsim.workload.traces import Options
 
     if on_bad_row not in ("error", "skip"):
         raise TraceError(f"--on-bad-row must be error or skip, got {on_bad_row!r}")
-    options = Options(block_tokens=block_tokens, tokenizer=tokenizer)
     return TraceFile.of(path, format, options, skip_bad_rows=on_bad_row == "skip")
 
 
@@ -169,6 +211,8 @@ def info(
     format: FormatOption = None,
     block_tokens: BlockTokensOption = None,
     tokenizer: TokenizerOption = None,
+    columns: ColumnsOption = None,
+    time_unit: TimeUnitOption = None,
     plot: Annotated[Path | None, typer.Option(help="Draw lengths, arrivals and sharing here.")] = None,
     json: JsonOption = False,
 ) -> None:
@@ -187,11 +231,13 @@ def info(
         "--block-size": block_size,
         "--block-tokens": block_tokens,
         "--tokenizer": tokenizer,
+        "--columns": columns,
+        "--time-unit": time_unit,
         "--plot": plot,
     }
     if format is None and _show_windows(trace, json, requests_only):
         return
-    file = _trace_file(trace, format, block_tokens, tokenizer)
+    file = _trace_file(trace, format, _options(block_tokens, tokenizer, columns, time_unit))
     if block_size:
         file.need_content()
     found = trace_info(file, block_size or BLOCK_SIZES)
@@ -238,6 +284,8 @@ def convert(
     format: FormatOption = None,
     block_tokens: BlockTokensOption = None,
     tokenizer: TokenizerOption = None,
+    columns: ColumnsOption = None,
+    time_unit: TimeUnitOption = None,
     on_bad_row: BadRowOption = "error",
     out_block_tokens: Annotated[
         int | None,
@@ -283,7 +331,7 @@ def convert(
         raise TraceError(str(error)) from None
     if to is None:
         to = "parquet" if out.suffix == ".parquet" else "mooncake"
-    file = _trace_file(trace, format, block_tokens, tokenizer, on_bad_row)
+    file = _trace_file(trace, format, _options(block_tokens, tokenizer, columns, time_unit), on_bad_row)
     with staged_file(out) as staging:
         written = convert_trace(file, part, to, staging, out_block_tokens)
     note = "" if written.has_content else "; no content: nothing in it is shared"
@@ -310,6 +358,8 @@ def fit(
     format: FormatOption = None,
     block_tokens: BlockTokensOption = None,
     tokenizer: TokenizerOption = None,
+    columns: ColumnsOption = None,
+    time_unit: TimeUnitOption = None,
     on_bad_row: BadRowOption = "error",
     seed: Annotated[int, typer.Option(min=0, help="Of the requests that are generated to be compared.")] = 0,
     out: Annotated[Path | None, typer.Option("--out", "-o", help="File for the table; else stdout.")] = None,
@@ -327,7 +377,7 @@ def fit(
     from kvsim.study.files import staged_file
     from kvsim.study.trace_fit import fit as fit_trace
 
-    file = _trace_file(trace, format, block_tokens, tokenizer, on_bad_row)
+    file = _trace_file(trace, format, _options(block_tokens, tokenizer, columns, time_unit), on_bad_row)
     fitted = fit_trace(file, seed)
     _say_passed_over(file)
     text = fitted.to_toml(trace.name)

@@ -6,6 +6,8 @@ from typing import Any
 
 from attrs import Attribute, fields
 
+from kvsim.units import exact_duration
+
 BYTES = {"unit": "bytes"}
 """Marks a field that a scenario file may write as "24 GiB"."""
 
@@ -23,6 +25,17 @@ def shown(value: object) -> str:
     return text if len(text) <= _SHOWN else f"{text[:_SHOWN]}..."
 
 
+def _written(attribute: "Attribute[Any]", value: Any) -> str:
+    """A bound of a field, or a value, with the unit that it has."""
+    if attribute.metadata.get("unit") == "ns" and type(value) is int:
+        return exact_duration(value)
+    return f"{value:,}" if isinstance(value, int | float) else shown(value)
+
+
+def _got(attribute: "Attribute[Any]", value: Any) -> str:
+    return _written(attribute, value) if attribute.metadata.get("unit") == "ns" else shown(value)
+
+
 Rule = Callable[[Any, "Attribute[Any]", Any], None]
 
 
@@ -31,7 +44,8 @@ def between(low: float, high: float) -> Rule:
 
     def check(_instance: object, attribute: "Attribute[Any]", value: float) -> None:
         if not low <= value <= high:
-            raise ValueError(f"{attribute.name} must be between {low:,} and {high:,}, got {shown(value)}")
+            bounds = f"{_written(attribute, low)} and {_written(attribute, high)}"
+            raise ValueError(f"{attribute.name} must be between {bounds}, got {_got(attribute, value)}")
 
     return check
 
@@ -39,7 +53,8 @@ def between(low: float, high: float) -> Rule:
 def at_least(low: int) -> Rule:
     def check(_instance: object, attribute: "Attribute[Any]", value: float) -> None:
         if value < low:
-            raise ValueError(f"{attribute.name} must be >= {low}, got {shown(value)}")
+            bound = exact_duration(low) if attribute.metadata.get("unit") == "ns" else str(low)
+            raise ValueError(f"{attribute.name} must be >= {bound}, got {_got(attribute, value)}")
 
     return check
 
@@ -58,8 +73,8 @@ def each(rule: Rule) -> Rule:
     """Every one of several values keeps the rule."""
 
     def check(instance: object, attribute: "Attribute[Any]", values: Iterable[Any]) -> None:
-        for value in values:
-            rule(instance, attribute, value)
+        for index, value in enumerate(values):
+            rule(instance, attribute.evolve(name=f"{attribute.name}[{index}]"), value)
 
     return check
 
@@ -109,9 +124,11 @@ class Consistent:
             raise Contradiction(sentences)
 
 
-def out_of_order(values: Mapping[str, Any], low: str, high: str) -> list[str]:
+def out_of_order(
+    values: Mapping[str, Any], low: str, high: str, written: Callable[[Any], str] = "{:,}".format
+) -> list[str]:
     """A sentence if both are numbers and the value of `high` is less than that of `low`."""
     bottom, top = values[low], values[high]
     if isinstance(bottom, int | float) and isinstance(top, int | float) and top < bottom:
-        return [f"{high} must be >= {low} = {bottom:,}, got {top:,}"]
+        return [f"{high} must be >= {low} = {written(bottom)}, got {written(top)}"]
     return []

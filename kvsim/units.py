@@ -63,6 +63,8 @@ def format_duration(nanoseconds: int | float) -> str:
 
 def exact_duration(nanoseconds: int) -> str:
     """`nanoseconds` as parse_duration_ns reads them back, in the largest unit of which they are a whole number."""
+    if not nanoseconds:
+        return "0 s"
     unit, size = next((unit, size) for unit, size in reversed(TIME_UNITS.items()) if nanoseconds % size == 0)
     return f"{nanoseconds // size} {unit}"
 

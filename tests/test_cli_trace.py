@@ -98,8 +98,24 @@ def test_hits_are_printed_as_a_table(mooncake: Path) -> None:
     ("arguments", "message"),
     [
         (["--capacity", "4 GiB"], "capacity '4 GiB' is in bytes, which needs a model to be turned into blocks"),
-        (["--capacity", "few"], "capacity must be a number of blocks, inf, or a size such as '40 GiB', got 'few'"),
-        (["--capacity", "0"], "capacity must be >= 1, got 0"),
+        *(
+            (
+                ["--capacity", capacity],
+                "capacity must be a whole number of blocks from 1 to 1,000,000,000,000, inf, or a size such as '40 GiB', "
+                f"got '{capacity}'",
+            )
+            for capacity in ("few", "0", "-5", "1.5", "", "9" * 30)
+        ),
+        (
+            ["--capacity", "1 B", "--model", "llama-3.1-8b"],
+            "capacity must hold from 1 to 1,000,000,000,000 blocks of 16 tokens, each of 2,097,152 B, got '1 B'",
+        ),
+        (["--columns", "output=out"], "--columns must say which column is the prompt's tokens, as prompt=NAME, got"),
+        (["--columns", "prompt"], "--columns must say each of prompt, output, time, hash_ids once at most, as prompt="),
+        (["--columns", "prompt=a,prompt=b"], "--columns must say each of prompt, output, time, hash_ids once at most"),
+        (["--columns", "prompt=a,time=a"], "--columns: prompt, output, time and hash_ids must be different columns"),
+        (["--columns", "prompt="], "--columns: prompt must not be empty"),
+        (["--time-unit", "h"], "--time-unit must be one of s, ms, us, ns, got 'h'"),
         (["--block-size", "0"], "block size must be >= 1, got 0"),
         (["--order", "up"], "order must be one of head, tail, got 'up'"),
         (["--format", "tape"], "the format of a trace must be one of "),
@@ -140,6 +156,33 @@ def test_options_on_content_are_refused_where_there_is_none(azure: Path, tmp_pat
 
 def test_hits_of_a_trace_without_content_are_refused(azure: Path) -> None:
     assert "trace.csv: has no content" in refused("hits", azure)
+
+
+def test_a_file_of_another_format_is_refused_as_what_it_is_not(mooncake: Path) -> None:
+    assert f"{mooncake}:1: must be CSV with a header, got JSON" in refused("hits", mooncake, "--format", "azure")
+
+
+def test_columns_are_named_for_every_command(tmp_path: Path) -> None:
+    path = tmp_path / "plain.csv"
+    path.write_text('at,in,out,ids\n0,20,4,"[1, 2]"\n250,33,9,"[1, 3, 4]"\n400,5,5,[9]\n')
+    columns = ("--columns", "prompt=in,output=out,time=at,hash_ids=ids", "--time-unit", "ms", "--block-tokens", "16")
+    assert figures("hits", path, *columns, "--capacity", "inf")["results"][0]["hit_tokens"] == 16
+    found = figures("trace", "info", path, *columns)
+    assert (found["rows"], found["duration_s"], found["ideal_hit_tokens"]["16"]) == (3, 0.4, 16)
+    assert figures("trace", "fit", path, *columns)["likeness"][0]["trace"] == 5.0
+    done = kvsim("trace", "convert", path, *columns, "-o", tmp_path / "out.parquet")
+    assert done.returncode == 0, done.stderr
+    assert [row.time_ns for row in read_rows(tmp_path / "out.parquet")] == [0, 250_000_000, 400_000_000]
+
+
+def test_files_of_windows_are_called_what_they_are(tmp_path: Path) -> None:
+    path = tmp_path / "client-trace.csv"
+    path.write_text("0,0,0,,0,0\n600,2,1.5,Gamma,1,2\n")
+    for command in (("hits",), ("trace", "fit"), ("trace", "convert", "-o", tmp_path / "out")):
+        assert refused(*command, path) == (
+            f"{path}: has servegen rates by window, not requests; a generated [workload] draws from it: "
+            'kind = "windows", path = "FILE"'
+        )
 
 
 def test_hits_of_a_file_that_is_not_there_are_refused(tmp_path: Path) -> None:
@@ -286,7 +329,7 @@ def test_fit_prints_a_workload_and_how_far_it_is_off(mooncake: Path, tmp_path: P
 
 def test_fit_of_a_single_request_is_refused(mooncake: Path, tmp_path: Path) -> None:
     kvsim("trace", "convert", mooncake, "--limit", "1", "-o", tmp_path / "one.jsonl")
-    assert "one.jsonl: has no times from which a rate follows" in refused("trace", "fit", tmp_path / "one.jsonl")
+    assert "one.jsonl: has only one request, so no rate follows" in refused("trace", "fit", tmp_path / "one.jsonl")
 
 
 def test_info_shows_windows_as_what_they_are(tmp_path: Path) -> None:
@@ -296,6 +339,8 @@ def test_info_shows_windows_as_what_they_are(tmp_path: Path) -> None:
     assert (found["format"], found["rows"], found["windows"]) == ("servegen rates", 0, 2)
     done = kvsim("trace", "info", path)
     assert "client-trace.csv: servegen rates, 2 windows of 600 s" in done.stdout
-    assert "not requests" in done.stdout
+    assert "requests      1,200 to be expected" in done.stdout
+    assert "rate          1.0000/s on average, 2.0000/s at most" in done.stdout
+    assert "A [workload] draws from it" in done.stdout
     message = f"{path}: has servegen rates, not requests, so --block-tokens changes nothing"
     assert message in refused("trace", "info", path, "--block-tokens", "16")

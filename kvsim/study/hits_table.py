@@ -1,6 +1,7 @@
 """Hits against capacity as a person reads them: a table a block size, and a figure with a line for each."""
 
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -12,12 +13,15 @@ from rich.table import Table
 from rich.text import Text
 
 from kvsim.errors import TraceError
+from kvsim.rules import shown
 from kvsim.study.hits import HitCurve, Hits
 from kvsim.units import format_bytes, parse_bytes
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
+MOST_BLOCKS = 10**12
+_MOST_DIGITS = 18
 _POINTS = 200
 
 
@@ -33,17 +37,28 @@ def read_capacity(text: str, block_size: int, token: TokenSize | None) -> int | 
     """Blocks of "1000" or, with a model, "40 GiB"; None for "inf". Raises TraceError with the rule."""
     if text == "inf":
         return None
-    if text.isdecimal() and len(text) <= 18:
-        return int(text)
-    try:
-        num_bytes = parse_bytes(text)
-    except ValueError:
+    digits = text.strip()
+    blocks = int(digits) if digits.isdecimal() and len(digits) <= _MOST_DIGITS else None
+    num_bytes = None
+    if not digits.isdecimal():
+        with suppress(ValueError):
+            num_bytes = parse_bytes(text)
+    if blocks is not None and 1 <= blocks <= MOST_BLOCKS:
+        return blocks
+    if num_bytes is None:
         raise TraceError(
-            f"capacity must be a number of blocks, inf, or a size such as '40 GiB', got {text!r}"
-        ) from None
+            f"capacity must be a whole number of blocks from 1 to {MOST_BLOCKS:,}, inf, or a size such as '40 GiB', "
+            f"got {shown(text)}"
+        )
     if token is None:
         raise TraceError(f"capacity {text!r} is in bytes, which needs a model to be turned into blocks")
-    return num_bytes // (token.num_bytes * block_size)
+    block_bytes = token.num_bytes * block_size
+    if not block_bytes <= num_bytes <= MOST_BLOCKS * block_bytes:
+        raise TraceError(
+            f"capacity must hold from 1 to {MOST_BLOCKS:,} blocks of {block_size:,} tokens, each of {block_bytes:,} B, "
+            f"got {shown(text)}"
+        )
+    return num_bytes // block_bytes
 
 
 def hits_json(hits: Hits, token: TokenSize | None) -> dict[str, object]:

@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from io import TextIOWrapper
 from itertools import chain
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, Any, ClassVar
 
 import numpy as np
 from attrs import asdict, frozen
@@ -46,6 +46,8 @@ class RateWindows:
 
     format: str = "servegen rates"
 
+    how_to_draw: ClassVar[str] = 'kind = "windows", path = "FILE"'
+
 
 @frozen
 class LengthSpread:
@@ -69,6 +71,10 @@ class LengthWindows:
     output: LengthSpread | None
 
     format: str = "servegen lengths"
+
+    how_to_draw: ClassVar[str] = (
+        'prompt = { kind = "empirical", path = "FILE", column = "input_tokens" }, and output by "output_tokens"'
+    )
 
 
 def servegen_windows(path: Path) -> RateWindows | LengthWindows | None:

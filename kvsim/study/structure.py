@@ -5,6 +5,7 @@ validators checked field by field so that none hides another, `kind` choosing am
 their units, and messages that name the path, the rule and the value.
 """
 
+import math
 import types
 from collections.abc import Callable, Mapping
 from difflib import get_close_matches
@@ -94,6 +95,8 @@ class TableReader:
                 except ValueError as error:
                     raise ValueError(f"{error}, got {shown(value)}") from None
             else:
+                if _is_huge(value) and attribute.validator is not None:
+                    attribute.validator(None, attribute, value)  # which knows what it may be
                 structured = self._converter.structure(value, type_)
             if attribute.validator is not None:
                 attribute.validator(None, attribute, structured)
@@ -193,7 +196,14 @@ def _read_int(value: Any, _type: Any) -> int:
     return value
 
 
+def _is_huge(value: Any) -> bool:
+    """A number that is one, but larger than any that is read."""
+    return type(value) in (int, float) and _LARGEST_NUMBER < abs(value) < math.inf
+
+
 def _read_float(value: Any, _type: Any) -> float:
+    if _is_huge(value):
+        raise ValueError(f"must be at most {_LARGEST_NUMBER:g} in size, got {shown(value)}")
     if type(value) not in (int, float) or not abs(value) <= _LARGEST_NUMBER:
         raise ValueError(f"must be a number, got {shown(value)}")
     return float(value)
@@ -242,7 +252,11 @@ def _problems(error: ClassValidationError | IterableValidationError, path: str) 
             problems += [_unknown_key(key, inner.cl, where) for key in sorted(inner.extra_fields)]
         elif isinstance(inner, KeyError):
             problems.append(f"{where} is missing")
-        elif name is not None or index is not None:
+        elif index is not None:
+            problems.append(f"{where}[{index}] {inner}")
+        elif name is not None and str(inner).startswith(f"{name}["):
+            problems.append(f"{where}{str(inner).removeprefix(name)}")
+        elif name is not None:
             problems.append(f"{where} {str(inner).removeprefix(f'{name} ')}")
         else:
             sentences = inner.sentences if isinstance(inner, Contradiction) else [str(inner)]

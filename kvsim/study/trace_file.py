@@ -6,6 +6,7 @@ from pathlib import Path
 from attrs import define, field, frozen
 
 from kvsim.errors import TraceError
+from kvsim.study.servegen import servegen_windows
 from kvsim.workload.traces import Options, Row
 from kvsim.workload.traces.lines import Lines
 from kvsim.workload.traces.readers import known_format, reader_of, rows_of
@@ -36,7 +37,17 @@ class TraceFile:
     ) -> "TraceFile":
         """Raises TraceError where the file cannot be read, its format is not known, or an option changes nothing."""
         options = options or Options()
-        return cls(path, known_format(path, format, options), options, skip_bad_rows)
+        try:
+            known = known_format(path, format, options)
+        except TraceError:
+            windows = servegen_windows(path) if format is None and path.is_file() else None
+            if windows is None:
+                raise
+            raise TraceError(
+                f"{path}: has {windows.format} by window, not requests; a generated [workload] draws from it: "
+                f"{windows.how_to_draw}"
+            ) from None
+        return cls(path, known, options, skip_bad_rows)
 
     @property
     def has_content(self) -> bool:
@@ -57,6 +68,7 @@ class TraceFile:
         reading.bad_rows = lines.skipped
 
     def need_content(self) -> None:
-        """Raises TraceError where the format does not say what prompts contain."""
+        """Raises TraceError where the format does not say what prompts contain, or the file is not of that format."""
         if not self.has_content:
+            next(self.rows(), None)
             raise TraceError(f"{self.path}: has no content: the format {self.format} does not say what prompts share")

@@ -80,7 +80,7 @@ def fit(trace: TraceFile, seed: int = 0) -> Fit:
     rows = chains[1].watch(chains[0].watch(trace.rows()))
     info = info_of_rows(trace, rows, (BLOCK_SIZE,), prompts)
     if not info.arrivals.rate_per_s or info.arrivals.gap_cv is None:
-        raise TraceError(f"{trace.path}: has no times from which a rate follows")
+        raise TraceError(f"{trace.path}: {_no_rate(info)}, so no rate follows")
     if info.output is None:
         raise TraceError(f"{trace.path}: has no outputs, so nothing says how long they are")
     times = chains[0].times_ns
@@ -98,6 +98,12 @@ def fit(trace: TraceFile, seed: int = 0) -> Fit:
     process = fit_arrivals(shape.starts_ns, times, timing, seed, MOST_GENERATED)
     workload: Arrivals = process.cls(output=output, **shape.keys(), **end, **process.keys)
     return Fit(workload, _likeness(trace, info, times, workload, seed), _notes(info, shape))
+
+
+def _no_rate(info: TraceInfo) -> str:
+    if "times" in info.missing:
+        return "has no times"
+    return "has only one request" if info.rows == 1 else f"has {info.rows:,} requests that come all at once"
 
 
 def _likeness(trace: TraceFile, info: TraceInfo, times: Ints, workload: Arrivals, seed: int) -> tuple[Likeness, ...]:

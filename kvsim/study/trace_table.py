@@ -4,7 +4,6 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from attrs import asdict
 from rich.console import Group, RenderableType
 from rich.padding import Padding
 from rich.table import Table
@@ -121,17 +120,33 @@ def plot_sharing(info: TraceInfo, *, ax: "Axes") -> "Axes":
 def windows_page(windows: RateWindows | LengthWindows, name: str) -> RenderableType:
     """What a file of rates or lengths by window says, a line a figure."""
     table = Table(box=None, pad_edge=False, show_header=False, padding=(0, 2, 0, 0))
-    for key, value in asdict(windows).items():
-        if isinstance(value, dict):
-            value = ", ".join(f"{inner} {_number(figure)}" for inner, figure in value.items())
-        if key != "format":
-            table.add_row(key.replace("_", " "), "" if value is None else _number(value))
+    rows = _rate_rows(windows) if isinstance(windows, RateWindows) else _length_rows(windows)
+    for row in (("windows", f"{windows.windows:,}"), ("idle windows", f"{windows.idle_windows:,}"), *rows):
+        table.add_row(*row)
     return Group(
         Text(f"{name}: {windows.format}, {windows.windows:,} windows of {windows.window_s:,.0f} s", style="bold"),
         Padding(table, (1, 0)),
-        Text("Figures of windows, not requests: a generator can draw from them; nothing here can be replayed."),
+        Text(f"Figures of windows, not requests: nothing to replay. A [workload] draws from it: {windows.how_to_draw}"),
     )
 
 
-def _number(value: object) -> str:
-    return f"{value:,.5g}" if isinstance(value, float) else f"{value:,}" if isinstance(value, int) else str(value)
+def _rate_rows(windows: RateWindows) -> list[tuple[str, str]]:
+    return [
+        ("duration", f"{windows.duration_s:,.0f} s"),
+        ("requests", f"{windows.requests:,.0f} to be expected"),
+        ("rate", f"{windows.rate_per_s:,.4f}/s on average, {windows.most_per_s:,.4f}/s at most"),
+        ("CV of gaps", "" if windows.gap_cv is None else f"{windows.gap_cv:,.2f} on average"),
+        ("gaps", ", ".join(f"{name} in {count:,} windows" for name, count in windows.gaps.items())),
+    ]
+
+
+def _length_rows(windows: LengthWindows) -> list[tuple[str, str]]:
+    spreads = (("prompt", windows.prompt), ("output", windows.output))
+    return [
+        (
+            f"{name} tokens",
+            f"mean {spread.mean:,.1f}, median {spread.median:,}, p99 {spread.p99:,}, {spread.min:,} to {spread.max:,}",
+        )
+        for name, spread in spreads
+        if spread is not None
+    ]

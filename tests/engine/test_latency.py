@@ -45,10 +45,10 @@ def test_the_defaults_are_those_of_the_docstring() -> None:
 @pytest.mark.parametrize(
     ("changes", "rule"),
     [
-        ({"base": 0}, "base must be >= 1, got 0"),
-        ({"per_prefill_token": -1}, "per_prefill_token must be >= 0, got -1"),
-        ({"per_decode_seq": -1}, "per_decode_seq must be >= 0, got -1"),
-        ({"per_context_token": -1}, "per_context_token must be >= 0, got -1"),
+        ({"base": 0}, "base must be >= 1 ns, got 0 s"),
+        ({"per_prefill_token": -1}, "per_prefill_token must be >= 0 s, got -1 ns"),
+        ({"per_decode_seq": -1}, "per_decode_seq must be >= 0 s, got -1 ns"),
+        ({"per_context_token": -1}, "per_context_token must be >= 0 s, got -1 ns"),
     ],
 )
 def test_time_passes_and_does_not_go_back(changes: dict[str, int], rule: str) -> None:

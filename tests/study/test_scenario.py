@@ -139,6 +139,27 @@ def test_all_problems_are_reported_at_once(tmp_path: Path) -> None:
             "workload must have a kind that is one of poisson, gamma, weibull, constant, onoff, windows, closed, trace, got 'weird'",
         ),
         ("workload.rate=", "workload.rate is missing"),
+        ("workload.rate=1e308", "workload.rate must be > 0 and at most 1,000,000, got 1e+308"),
+        (
+            "workload.prefixes={count=3,tokens=4,popularity=1e308}",
+            "workload.prefixes.popularity must be between 0 and 10, got 1e+308",
+        ),
+        (
+            "workload.sessions={turns={kind='fixed',value=2},think={kind='fixed',value='0 s'}}",
+            "workload.sessions.think.value must be between 1 ns and 1000000000 s, got 0 s",
+        ),
+        (
+            "workload.sessions={turns={kind='fixed',value=2},think={kind='uniform',min='5 s',max='1 s'}}",
+            "workload.sessions.think: max must be >= min = 5 s, got 1 s",
+        ),
+        (
+            "workload.prompt={kind='empirical',values=[1],weights=[1e308]}",
+            "workload.prompt.weights[0] must be at most 1e+300 in size, got 1e+308",
+        ),
+        (
+            "study.write=['plot','x']",
+            "study.write[1] must be one of summary, timeline, requests, pressure, plot, got 'x'",
+        ),
         ("workload.rate=inf", "workload.rate must be a number, got inf"),
         ("workload.rate=true", "workload.rate must be a number, got True"),
         ("workload.num_requests=", "workload: num_requests or duration must be given"),
@@ -162,9 +183,12 @@ def test_all_problems_are_reported_at_once(tmp_path: Path) -> None:
         ("workload.correlation=1.1", "workload.correlation must be between -1 and 1, got 1.1"),
         (
             "workload.prompt={kind='empirical',values=[3,0]}",
-            "workload.prompt.values must be between 1 and 1,000,000,000, got 0",
+            "workload.prompt.values[1] must be between 1 and 1,000,000,000, got 0",
         ),
-        ("workload.prompt={kind='empirical',values=[3,'x']}", "workload.prompt.values must be a whole number, got 'x'"),
+        (
+            "workload.prompt={kind='empirical',values=[3,'x']}",
+            "workload.prompt.values[1] must be a whole number, got 'x'",
+        ),
         ("workload.prompt={kind='empirical'}", "workload.prompt: one of values and path must be given, and not both"),
         (
             "workload={kind='weibull',rate=1,num_requests=1,prompt={kind='fixed',value=1},output={kind='fixed',value=1}}",
@@ -210,8 +234,8 @@ def test_all_problems_are_reported_at_once(tmp_path: Path) -> None:
         ("workload.prefixes={count=0,tokens=5}", "workload.prefixes.count must be between 1 and 1,000,000, got 0"),
         ("engine.max_num_seqs=0", "engine.max_num_seqs must be >= 1, got 0"),
         ("engine.timeout=30", "engine.timeout must be a time with its unit such as '8 ms' or '40 us', got 30"),
-        ("engine.timeout=0 s", "engine.timeout must be >= 1, got 0"),
-        ("engine.latency.base=0 ms", "engine.latency.base must be >= 1, got 0"),
+        ("engine.timeout=0 s", "engine.timeout must be >= 1 ns, got 0 s"),
+        ("engine.latency.base=0 ms", "engine.latency.base must be >= 1 ns, got 0 s"),
         ("engine.max_num_batched_tokens=4", "engine.max_num_batched_tokens must be >= max_num_seqs = 8, got 4"),
         (
             "engine.enable_chunked_prefill=false",
@@ -219,7 +243,7 @@ def test_all_problems_are_reported_at_once(tmp_path: Path) -> None:
         ),
         (
             "study.write=['memory']",
-            "study.write must be one of summary, timeline, requests, pressure, plot, got 'memory'",
+            "study.write[0] must be one of summary, timeline, requests, pressure, plot, got 'memory'",
         ),
         ("study.write=plot", "study.write must be a list, got 'plot'"),
         ("extra=1", "extra: unknown key (known: question, seed, model, memory, workload, engine, study)"),

@@ -179,7 +179,7 @@ def test_a_public_trace_is_fitted_in_mean_and_burstiness(shared: Path) -> None:
 
 def test_a_trace_whose_requests_come_all_at_once_has_no_rate(tmp_path: Path) -> None:
     write_mooncake(iter([Row(0, 5, 5), Row(0, 6, 5)]), tmp_path / "trace.jsonl", 512)
-    with pytest.raises(TraceError, match="has no times from which a rate follows"):
+    with pytest.raises(TraceError, match="has 2 requests that come all at once, so no rate follows"):
         fit(TraceFile.of(tmp_path / "trace.jsonl"))
 
 

@@ -137,5 +137,6 @@ def test_a_format_is_recognised_or_refused(tmp_path: Path) -> None:
 
 def test_content_is_asked_for_by_name(tmp_path: Path) -> None:
     TraceFile.of(tmp_path / "trace", "mooncake").need_content()
+    (tmp_path / "trace").write_text(AZURE_ROWS)
     with pytest.raises(TraceError, match="has no content: the format azure does not say what prompts share"):
         TraceFile.of(tmp_path / "trace", "azure").need_content()

@@ -8,6 +8,7 @@ import numpy as np
 from attrs import field, frozen
 
 from kvsim.rules import NANOSECONDS, Consistent, between, more_than_zero, out_of_order
+from kvsim.units import exact_duration
 
 _LONGEST = 10**18
 _duration = between(1, _LONGEST)
@@ -32,7 +33,7 @@ class UniformTime(Consistent):
 
     @staticmethod
     def contradictions(values: Mapping[str, Any]) -> list[str]:
-        return out_of_order(values, "min", "max")
+        return out_of_order(values, "min", "max", exact_duration)
 
     def sample(self, rng: np.random.Generator, count: int) -> np.ndarray:
         return rng.integers(self.min, self.max, size=count, endpoint=True)

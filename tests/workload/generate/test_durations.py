@@ -49,10 +49,10 @@ def test_durations_stay_within_64_bits() -> None:
 @pytest.mark.parametrize(
     ("make", "rule"),
     [
-        (lambda: FixedTime(0), "value must be between 1 and"),
-        (lambda: ExponentialTime(0), "mean must be between 1 and"),
+        (lambda: FixedTime(0), "value must be between 1 ns and 1000000000 s, got 0 s"),
+        (lambda: ExponentialTime(0), "mean must be between 1 ns and 1000000000 s, got 0 s"),
         (lambda: LognormalTime(1, 0), "sigma must be > 0"),
-        (lambda: UniformTime(5, 4), "max must be >= min = 5, got 4"),
+        (lambda: UniformTime(5, 4), "max must be >= min = 5 ns, got 4 ns"),
     ],
 )
 def test_values_out_of_bounds_are_refused(make: Any, rule: str) -> None:
