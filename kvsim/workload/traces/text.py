@@ -71,8 +71,8 @@ def read_sharegpt(lines: Lines, options: Options) -> Iterator[Row]:
 
     def convert(turn: _Turn) -> Row | None:
         lines.item = turn.place
-        if not turn.sound:
-            lines.refuse("must have from, and value, a text")
+        if turn.wrong:
+            lines.refuse(turn.wrong)
         if not turn.is_answer:
             return None
         return Row(
@@ -97,7 +97,7 @@ class _Turn(NamedTuple):
     said: list[int]
     tokens: list[int]
     is_answer: bool
-    sound: bool = True
+    wrong: str = ""
 
 
 def _turns(lines: Lines, conversation: dict[str, Any], tokenize: Tokenize) -> Iterator[_Turn]:
@@ -112,9 +112,13 @@ def _turns(lines: Lines, conversation: dict[str, Any], tokenize: Tokenize) -> It
             or not isinstance(turn.get("value"), str)
             or not isinstance(turn.get("from"), str)
         ):
-            yield _Turn(place, session, [], [], is_answer=False, sound=False)
+            yield _Turn(place, session, [], [], is_answer=False, wrong="must have from, and value, a text")
             return
-        tokens = tokenize(turn["value"])
+        try:
+            tokens = tokenize(turn["value"])
+        except ValueError as error:
+            yield _Turn(place, session, [], [], is_answer=False, wrong=f"value {error}")
+            return
         yield _Turn(place, session, said, tokens, is_answer=asked and turn["from"] in _ANSWERING)
         asked = turn["from"] in _ASKING
         said = said + tokens
@@ -131,7 +135,10 @@ def read_vllm_custom(lines: Lines, options: Options) -> Iterator[Row]:
         (text,) = required(lines, record, "prompt")
         if not isinstance(text, str):
             lines.refuse("prompt must be a text")
-        ids = tokenize(text)
+        try:
+            ids = tokenize(text)
+        except ValueError as error:
+            lines.refuse(f"prompt {error}")
         output = record.get("output_tokens")
         output_tokens = None if output is None else count(lines, "output_tokens", output)
         return Row(None, count(lines, "the prompt's tokens", len(ids)), output_tokens, token_spans(ids))
@@ -140,13 +147,16 @@ def read_vllm_custom(lines: Lines, options: Options) -> Iterator[Row]:
 
 
 def _tokenizer(lines: Lines, options: Options) -> Tokenize:
-    """Cuts up text; the tokenizer is loaded for the first one."""
+    """Cuts up text, or raises ValueError; the tokenizer is loaded for the first one."""
     loaded: list[Any] = []
 
     def tokenize(text: str) -> list[int]:
         if not loaded:
             loaded.append(_load_tokenizer(lines, options))
-        return list(loaded[0].encode(text, add_special_tokens=False).ids)
+        try:
+            return list(loaded[0].encode(text, add_special_tokens=False).ids)
+        except Exception as error:  # the library raises nothing narrower: a word it does not know, half a character
+            raise ValueError(f"must be a text that the tokenizer can cut up: {error}") from None
 
     return tokenize
 

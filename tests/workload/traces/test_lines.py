@@ -2,8 +2,10 @@ import io
 import json
 import sys
 import zlib
+from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
@@ -27,22 +29,43 @@ def stub_open(file: io.BufferedReader) -> io.BytesIO:
         raise StubError(str(error)) from None
 
 
-@pytest.fixture
-def zstd(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "compression.zstd", None)
-    monkeypatch.setitem(sys.modules, "backports.zstd", SimpleNamespace(open=stub_open, ZstdError=StubError))
+Compress = Callable[[bytes], bytes]
 
 
-@pytest.mark.usefixtures("zstd")
-def test_zstd_files_are_unpacked(tmp_path: Path) -> None:
-    (tmp_path / "t").write_bytes(MAGIC + zlib.compress("\ufeffa\r\nb".encode()))
+@pytest.fixture(params=["stand-in", "compression.zstd", "backports.zstd"])
+def compress(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Compress:
+    """What packs for the library, a stand-in of which is there where it is not installed."""
+    if request.param == "stand-in":
+        monkeypatch.setitem(sys.modules, "compression.zstd", None)
+        monkeypatch.setitem(sys.modules, "backports.zstd", SimpleNamespace(open=stub_open, ZstdError=StubError))
+        return lambda data: MAGIC + zlib.compress(data)
+    library: Any = pytest.importorskip(request.param)
+    pack: Compress = library.compress
+    return pack
+
+
+def test_zstd_files_are_unpacked(tmp_path: Path, compress: Compress) -> None:
+    (tmp_path / "t").write_bytes(compress("\ufeffa\r\nb".encode()))
     assert list(Lines(tmp_path / "t")) == ["a\r\n", "b"]
     assert "".join(Lines(tmp_path / "t").pieces()) == "a\r\nb"
 
 
-@pytest.mark.usefixtures("zstd")
+@pytest.mark.parametrize("library", ["compression.zstd", "backports.zstd"])
+def test_zstd_files_may_have_several_frames_and_are_refused_cut_off(tmp_path: Path, library: str) -> None:
+    zstd: Any = pytest.importorskip(library)
+    text = b"".join(b"%d\n" % number for number in range(1_000))
+    packed: bytes = zstd.compress(text[:700]) + zstd.compress(text[700:])
+    (tmp_path / "t").write_bytes(packed)
+    assert "".join(Lines(tmp_path / "t")) == text.decode()
+    for cut in (5, len(packed) // 2, len(packed) - 1):
+        (tmp_path / "t").write_bytes(packed[:cut])
+        with pytest.raises(TraceError, match="t: the zstd stream is cut off after line"):
+            list(Lines(tmp_path / "t"))
+
+
+@pytest.mark.usefixtures("compress")
 def test_a_damaged_zstd_file_is_refused(tmp_path: Path) -> None:
-    (tmp_path / "t").write_bytes(MAGIC + b"junk")
+    (tmp_path / "t").write_bytes(MAGIC + b"junkjunk")
     with pytest.raises(TraceError, match=r"t: not a sound zstd stream \(.*\) after line 0"):
         list(Lines(tmp_path / "t"))
 
