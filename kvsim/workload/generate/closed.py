@@ -11,6 +11,9 @@ from kvsim.workload.generate.durations import Duration
 from kvsim.workload.generate.generated import Generated
 from kvsim.workload.generate.streams import drawn, random_stream
 
+_MOST_ASKED = 100_000_000
+"""More requests than this take hours, even if every one is rejected."""
+
 
 @frozen(kw_only=True)
 class Closed(Generated):
@@ -25,6 +28,7 @@ class Closed(Generated):
         sentences = Generated.contradictions(values)
         if values["think"] is None and values["num_requests"] is None:
             sentences.append("num_requests or think must be given: a client that is turned away asks again at once")
+        sentences += _asks_without_end(values)
         if values["agents"] is not None:
             sentences.append("agents do not go with closed: each has several requests in flight")
         if getattr(values["sessions"], "think_from", "end") == "arrival":
@@ -41,3 +45,19 @@ class Closed(Generated):
         if self.think is None:
             return repeat(0)
         return drawn(self.think.sample, random_stream(seed, "client thinks"))
+
+
+def _asks_without_end(values: Mapping[str, Any]) -> list[str]:
+    """A sentence where clients that are turned away would ask so often within the duration that it never ends."""
+    clients, duration, think = values["clients"], values["duration"], values["think"]
+    if values["num_requests"] is not None or not isinstance(think, Duration):
+        return []
+    if type(clients) is not int or type(duration) is not int:
+        return []
+    most = clients * duration / max(1.0, think.mean_ns)
+    if most <= _MOST_ASKED:
+        return []
+    return [
+        f"think must be longer, or num_requests be given: clients that are turned away ask again after it, up to "
+        f"{most:,.0f} times in the duration, which must be at most {_MOST_ASKED:,}"
+    ]

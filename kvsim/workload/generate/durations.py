@@ -1,4 +1,5 @@
-"""How long somebody thinks, or a tool runs: one frozen class a distribution, and a line in DURATIONS. Nanoseconds."""
+"""How long somebody thinks, or a tool runs: one frozen class a distribution, and a line in DURATIONS. Nanoseconds,
+of which `mean_ns` is the mean."""
 
 import math
 from collections.abc import Mapping
@@ -20,6 +21,10 @@ class FixedTime:
 
     value: int = field(validator=_duration, metadata=NANOSECONDS)
 
+    @property
+    def mean_ns(self) -> float:
+        return self.value
+
     def sample(self, rng: np.random.Generator, count: int) -> np.ndarray:
         return np.full(count, self.value, dtype=np.int64)
 
@@ -35,6 +40,10 @@ class UniformTime(Consistent):
     def contradictions(values: Mapping[str, Any]) -> list[str]:
         return out_of_order(values, "min", "max", exact_duration)
 
+    @property
+    def mean_ns(self) -> float:
+        return (self.min + self.max) / 2
+
     def sample(self, rng: np.random.Generator, count: int) -> np.ndarray:
         return rng.integers(self.min, self.max, size=count, endpoint=True)
 
@@ -44,6 +53,10 @@ class ExponentialTime:
     """Memoryless, with a `mean`."""
 
     mean: int = field(validator=_duration, metadata=NANOSECONDS)
+
+    @property
+    def mean_ns(self) -> float:
+        return self.mean
 
     def sample(self, rng: np.random.Generator, count: int) -> np.ndarray:
         return _whole(rng.exponential(self.mean, size=count))
@@ -55,6 +68,10 @@ class LognormalTime:
 
     p50: int = field(validator=_duration, metadata=NANOSECONDS)
     sigma: float = field(validator=more_than_zero(10))
+
+    @property
+    def mean_ns(self) -> float:
+        return self.p50 * math.exp(self.sigma**2 / 2)
 
     def sample(self, rng: np.random.Generator, count: int) -> np.ndarray:
         return _whole(rng.lognormal(math.log(self.p50), self.sigma, size=count))

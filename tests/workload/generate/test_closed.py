@@ -233,3 +233,17 @@ def test_contradictions_are_told(changes: dict[str, Any], rule: str) -> None:
 def test_there_is_a_client() -> None:
     with pytest.raises(ValueError, match="clients must be between 1 and"):
         make_closed(clients=0)
+
+
+def test_clients_that_would_ask_again_without_end_are_refused() -> None:
+    hour = 3_600 * SECOND
+    with pytest.raises(Contradiction) as caught:
+        make_closed(num_requests=None, duration=hour, think=FixedTime(1))
+    assert caught.value.sentences == [
+        "think must be longer, or num_requests be given: clients that are turned away ask again after it, up to "
+        "10,800,000,000,000 times in the duration, which must be at most 100,000,000"
+    ]
+    make_closed(num_requests=1_000, duration=hour, think=FixedTime(1))
+    make_closed(num_requests=None, duration=hour, think=FixedTime(hour * 3 // 10**8))
+    with pytest.raises(Contradiction):
+        make_closed(num_requests=None, duration=hour, think=FixedTime(hour * 3 // 10**8 - 1))

@@ -58,3 +58,16 @@ def test_durations_stay_within_64_bits() -> None:
 def test_values_out_of_bounds_are_refused(make: Any, rule: str) -> None:
     with pytest.raises(ValueError, match=rule):
         make()
+
+
+@pytest.mark.parametrize(
+    ("duration", "mean"),
+    [
+        (FixedTime(7), 7),
+        (UniformTime(2, 6), 4),
+        (ExponentialTime(9), 9),
+        (LognormalTime(10, 2.0), 10 * math.e**2),
+    ],
+)
+def test_the_mean_is_known(duration: Duration, mean: float) -> None:
+    assert duration.mean_ns == pytest.approx(mean)
