@@ -63,7 +63,7 @@ class Bursts(NamedTuple):
     def of(cls, times_ns: Ints, bins_ns: Sequence[int]) -> "Bursts | None":
         """None for times that are too few or all the same."""
         since = np.sort(times_ns) - times_ns.min() if len(times_ns) else times_ns
-        if len(since) < 3 or not since[-1]:
+        if len(since) < 2 or not since[-1]:
             return None
         gaps = np.diff(since).astype(np.float64)
         rate = len(gaps) * 1e9 / float(since[-1])

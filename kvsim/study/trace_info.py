@@ -130,7 +130,10 @@ def info_of_rows(
 ) -> TraceInfo:
     """The same of any rows, as if they stood in that file; their contents go into `contents`."""
     seen = _Seen(Prompts() if contents is None else contents)
-    seen.add(rows)
+    try:
+        seen.add(rows)
+    except OverflowError:
+        raise TraceError(f"{trace.path}: its times must be below 2^63 ns, 292 years: is their unit another?") from None
     if not seen.prompts:
         raise TraceError(f"{trace.path}: has no requests")
     reuse_block_size = max(block_sizes)

@@ -30,6 +30,7 @@ from kvsim.workload.generate import (
     Window,
     Windows,
 )
+from kvsim.workload.request import Span
 from kvsim.workload.traces import Row
 
 
@@ -197,3 +198,18 @@ def test_a_trace_whose_requests_come_all_at_once_has_no_rate(tmp_path: Path) -> 
 def test_times_are_written_so_that_they_are_read_back(nanoseconds: int, text: str) -> None:
     assert exact_duration(nanoseconds) == text
     assert parse_duration_ns(text) == nanoseconds
+
+
+@pytest.mark.parametrize("times", [(0, 1_000), (0, 1), (0, 0, 999_999_999_999), (0, 0, 5, 5)])
+def test_a_few_requests_are_enough(tmp_path: Path, times: tuple[int, ...]) -> None:
+    rows = [Row(time * 10**6, 600 * (n + 1), 5, (Span("a", 0, 600 * (n + 1)),)) for n, time in enumerate(times)]
+    write_mooncake(iter(rows), tmp_path / "trace.jsonl", 512)
+    found = fit(TraceFile.of(tmp_path / "trace.jsonl"))
+    assert {one.name for one in found.likeness} >= {"requests per second", "prompt tokens, mean"}
+    assert load_scenario(scenario_with(tmp_path, found)).workload == found.workload
+
+
+def test_times_beyond_64_bits_are_refused(tmp_path: Path) -> None:
+    (tmp_path / "t").write_text('{"timestamp": 2e11, "input_length": 5, "output_length": 5}\n')
+    with pytest.raises(TraceError, match=r"t: its times must be below 2\^63 ns, 292 years: is their unit another\?"):
+        fit(TraceFile.of(tmp_path / "t", "guidellm"))
