@@ -5,6 +5,7 @@ asks memory only through the `Allocator` protocol.
 """
 
 from collections.abc import Collection, Iterable
+from types import MappingProxyType
 from typing import Any, Literal, Protocol
 
 from attrs import define, field
@@ -21,6 +22,7 @@ HeldBack = Literal["preemption", "max_num_seqs", "token_budget"]
 
 
 _NOTHING: Any = ()
+_NOBODY: Any = MappingProxyType({})
 
 
 class Step:
@@ -30,7 +32,7 @@ class Step:
     What does not happen in most steps stands on the class until it happens, as there are very many steps.
     """
 
-    scheduled: dict[RequestState, int] = _NOTHING
+    scheduled: dict[RequestState, int] = _NOBODY
     admitted: list[tuple[RequestState, Hit]] = _NOTHING
     resumed: list[tuple[RequestState, Hit]] = _NOTHING
     preempted: list[RequestState] = _NOTHING
