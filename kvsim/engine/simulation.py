@@ -21,7 +21,7 @@ from kvsim.engine.config import EngineConfig
 from kvsim.engine.recorder import Recorder
 from kvsim.engine.scheduler import Sampled, Step, StepScheduler
 from kvsim.engine.state import RejectReason, RequestState
-from kvsim.engine.timeline import Decoding
+from kvsim.engine.timeline import ROWS_AT_ONCE, Decoding
 from kvsim.workload.request import Request
 
 _ARRIVAL_PRIORITY = EventPriority(1)
@@ -281,9 +281,8 @@ class Simulation:
         num_seqs = window.decode_seqs
         tick_ns = latency.step_ns(0, num_seqs, window.context_tokens)
         longer_ns = latency.per_context_token * num_seqs
-        if not self._fast_forward:
-            window.num_ticks = 1
-        elif window.num_ticks > 1:
+        window.num_ticks = min(window.num_ticks, ROWS_AT_ONCE if self._fast_forward else 1)
+        if window.num_ticks > 1:
             until_ns = self._next_event_ns(window.ends_at_arrival)
             if until_ns != _NEVER:
                 window.num_ticks = ticks_until(until_ns - now, tick_ns, longer_ns, window.num_ticks)

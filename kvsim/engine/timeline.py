@@ -31,7 +31,7 @@ EVENTS: tuple[str, ...] = get_args(Event)
 
 LEVELS = (*Occupancy._fields, "running", "waiting")
 
-ROWS_AT_ONCE = 2**16
+ROWS_AT_ONCE = 2**15
 """How many rows of the timeline are made together: enough for columns to pay, few enough to hold."""
 
 _STRETCH = (

@@ -12,6 +12,8 @@ from attrs import evolve
 from hypothesis import given
 from hypothesis import strategies as st
 
+from kvsim.engine.clocked import ClockedScheduler
+from kvsim.engine.scheduler import Scheduler
 from kvsim.engine.tables import NoTables, TablesInMemory
 from kvsim.engine.timeline import ROWS_AT_ONCE
 from kvsim.engine.totals import Totals
@@ -19,7 +21,7 @@ from kvsim.errors import ScenarioError, TraceError
 from kvsim.model.catalogue import catalogue
 from kvsim.study.files import write_results
 from kvsim.study.plan import plan
-from kvsim.study.run import simulate
+from kvsim.study.run import _scheduler, simulate
 from kvsim.study.scenario import load_scenario
 from tests.study.checks import check_conservation
 from tests.study.makers import TINY, TINY_TRACE, write_scenario
@@ -463,3 +465,56 @@ def test_public_traces_replay_to_the_end(shared: Path, replay: str) -> None:
     assert results.metrics["requests"] == num_requests
     assert bool(results.metrics["hit_tokens"]) == (form == "mooncake")
     assert any("does not say what prompts contain" in note for note in results.notes) == (form == "azure")
+
+
+# in chains of blocks, or block by block
+
+
+@pytest.mark.parametrize(
+    "overrides",
+    [
+        ("engine.policy=priority",),
+        ("engine.long_prefill_token_threshold=8",),
+        ("memory.block_ids=true",),
+        ("model={config='gemma-3-1b'}",),
+    ],
+    ids=["priority", "capped_prefills", "block_ids", "several_groups"],
+)
+def test_what_chains_and_windows_do_not_know_goes_block_by_block(tmp_path: Path, overrides: tuple[str, ...]) -> None:
+    scenario = load_scenario(write_scenario(tmp_path), overrides)
+    assert type(_scheduler(scenario, plan(scenario))) is Scheduler
+
+
+@pytest.mark.parametrize(
+    "override",
+    [
+        "memory.prefix_sharing=false",
+        "memory.watermark=0.1",
+        "engine={max_model_len=64,enable_chunked_prefill=false}",
+        "engine.scheduler_reserve_full_isl=false",
+        "engine.fast_forward=false",
+    ],
+)
+def test_all_else_goes_in_chains(tmp_path: Path, override: str) -> None:
+    scenario = load_scenario(write_scenario(tmp_path), (override,))
+    assert type(_scheduler(scenario, plan(scenario))) is ClockedScheduler
+
+
+@pytest.mark.parametrize("override", ["memory.block_ids=true", "engine.fast_forward=false"])
+@pytest.mark.parametrize("watermark", ["0.0", "0.2"])
+def test_another_form_leaves_the_same_rows(tmp_path: Path, override: str, watermark: str) -> None:
+    """In a pool that is too small, with conversations, and clients that give up."""
+    tight = (
+        f"memory.watermark={watermark}",
+        "workload.rate=10",
+        "workload.num_requests=300",
+        "workload.sessions={turns={kind='fixed',value=3},think={kind='exponential',mean='1 ms'}}",
+        "engine.timeout=200 ms",
+    )
+    usual, other = run(tmp_path, *tight), run(tmp_path, *tight, override)
+    assert usual.metrics["preempted"]
+    assert usual.metrics["timed_out"]
+    assert usual.metrics["hit_tokens"]
+    assert other.metrics == usual.metrics
+    for name in ("timeline", "requests", "pressure"):
+        assert getattr(other, name).equals(getattr(usual, name))
