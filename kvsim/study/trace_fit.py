@@ -5,7 +5,6 @@ distribution that lies closest, and prompts that begin with one of some starts o
 """
 
 import json
-from collections.abc import Mapping, Sequence
 from itertools import islice
 from typing import Any, NamedTuple
 
@@ -17,6 +16,7 @@ from kvsim.rules import MAX_TOKENS
 from kvsim.study.hits import Prompts
 from kvsim.study.reuse import Ints
 from kvsim.study.structure import table_of
+from kvsim.study.toml import toml_text
 from kvsim.study.trace_file import TraceFile
 from kvsim.study.trace_info import TraceInfo, info_of_rows
 from kvsim.workload.generate import (
@@ -78,7 +78,7 @@ class Fit:
             off = "" if one.off is None else f" ({one.off:+.1%})"
             lines.append(f"#   {one.name}: {one.trace:,.5g}, {one.generated:,.5g}{off}")
         lines += [f"# {note}" for note in self.notes]
-        lines += ["[workload]", *(f"{key} = {_toml(value)}" for key, value in self.table().items())]
+        lines += ["[workload]", *(f"{key} = {toml_text(value)}" for key, value in self.table().items())]
         return "\n".join(lines) + "\n"
 
     def table(self) -> dict[str, Any]:
@@ -231,11 +231,3 @@ def _zipf_exponent(counts: Ints) -> float:
 def _rounded(value: float) -> float:
     """Five digits: what a fit is worth."""
     return float(f"{value:.5g}")
-
-
-def _toml(value: object) -> str:
-    if isinstance(value, Mapping):
-        return "{ " + ", ".join(f"{key} = {_toml(inner)}" for key, inner in value.items()) + " }"
-    if isinstance(value, Sequence) and not isinstance(value, str):
-        return "[" + ", ".join(_toml(inner) for inner in value) + "]"
-    return json.dumps(value)
