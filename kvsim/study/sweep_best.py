@@ -106,9 +106,9 @@ def _last_untroubled(points: Sequence[Combination], which: str) -> Choice:
         untroubled = point
     if untroubled is None:
         return None
+    most = max(untroubled.rows["pool_used_peak"].drop_nulls().to_list())
     return untroubled, (
-        f"{which} at which no request is lost, refused or preempted; at most "
-        f"{_of(untroubled, 'pool_used_peak'):.2%} of the pool is used"
+        f"{which} at which no request is lost, refused or preempted; at most {most:.2%} of the pool is used"
     )
 
 
