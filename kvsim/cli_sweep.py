@@ -2,11 +2,15 @@
 
 import sys
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from kvsim.console import print_json, print_page, progress_bar
+from kvsim.errors import KvsimError
+
+if TYPE_CHECKING:
+    from kvsim.study.sweep import Sweep
 
 
 def mount(app: typer.Typer) -> None:
@@ -51,7 +55,6 @@ def sweep(
     - `kvsim sweep scenarios/quick_start.toml --vary memory.block_size=16,128 --vary workload.rate=2:12:2 --seeds 5`
     - `kvsim sweep scenarios/how_much_does_a_watermark_help.toml --jobs 4 --json`
     """
-    from kvsim.errors import KvsimError
     from kvsim.study.sweep import sweep as sweep_scenario
     from kvsim.study.sweep_table import sweep_json, sweep_page
 
@@ -71,6 +74,11 @@ def sweep(
         print_json(sweep_json(swept))
     else:
         print_page(sweep_page(swept))
+    _report(swept, out)
+
+
+def _report(swept: "Sweep", out: Path | None) -> None:
+    """What is no result, on stderr; raises KvsimError that names the runs that failed."""
     if swept.num_kept:
         print(f"{swept.num_kept:,} of {swept.table.height:,} runs were kept from before", file=sys.stderr)
     if out is not None:

@@ -119,8 +119,10 @@ def run_on_cluster(tasks: Sequence[Task], address: str) -> Iterator[Done]:
         for future in as_completed(numbers, loop=client.loop):
             try:
                 record = future.result()
-            except (Exception, CancelledError) as error:
-                record = Record.failed(f"lost by the cluster: {type(error).__name__}: {error}")
+            except CancelledError:
+                record = Record.failed("the cluster was lost before it had an answer")
+            except Exception as error:
+                record = Record.failed(f"the cluster failed: {type(error).__name__}: {error}")
             yield Done(numbers[future], record)
 
 
