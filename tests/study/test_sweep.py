@@ -178,7 +178,7 @@ def test_problems_leave_nothing_behind(tmp_path: Path) -> None:
     for options, message in (
         ({"jobs": 0}, "jobs must be >= 1, got 0"),
         ({"jobs": 2, "dask": "tcp://127.0.0.1:1"}, "jobs and dask contradict each other"),
-        ({"dask": "nobody"}, "dask"),
+        ({"dask": "nobody"}, "Dask"),
     ):
         with pytest.raises(KvsimError, match=message):
             sweep(path, VARY, out=tmp_path / "out", **options)  # type: ignore[arg-type]  # of several types
