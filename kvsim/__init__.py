@@ -15,6 +15,8 @@ if TYPE_CHECKING:
     from kvsim.study.run import simulate as simulate
     from kvsim.study.scenario import Scenario as Scenario
     from kvsim.study.scenario import load_scenario as load_scenario
+    from kvsim.study.sweep import Sweep as Sweep
+    from kvsim.study.sweep import sweep as sweep
 
 __version__ = "0.1.0"
 
@@ -22,12 +24,14 @@ _FACE = {
     "KvsimError": "kvsim.errors",
     "Results": "kvsim.engine.results",
     "Scenario": "kvsim.study.scenario",
+    "Sweep": "kvsim.study.sweep",
     "load_scenario": "kvsim.study.scenario",
     "simulate": "kvsim.study.run",
+    "sweep": "kvsim.study.sweep",
 }
 """Where each public name lives; loaded when first asked for, so that the command line starts at once."""
 
-__all__ = ["KvsimError", "Results", "Scenario", "__version__", "load_scenario", "simulate"]
+__all__ = ["KvsimError", "Results", "Scenario", "Sweep", "__version__", "load_scenario", "simulate", "sweep"]
 
 
 def __getattr__(name: str) -> Any:

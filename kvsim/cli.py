@@ -3,23 +3,20 @@
 import os
 import signal
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import nullcontext
 from io import TextIOWrapper
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
 from kvsim import __version__
-from kvsim.cli_trace import mount
-from kvsim.console import need_picture_name
+from kvsim.cli_sweep import mount as mount_sweep
+from kvsim.cli_trace import mount as mount_trace
+from kvsim.console import need_picture_name, progress_bar
 from kvsim.console import print_json as _print_json
 from kvsim.console import print_page as _print
 from kvsim.errors import InvariantError, KvsimError
-
-if TYPE_CHECKING:
-    from kvsim.study.run import Progress
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -28,7 +25,8 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
     rich_markup_mode="markdown",
 )
-mount(app)
+mount_sweep(app)
+mount_trace(app)
 
 
 def main() -> None:
@@ -107,7 +105,7 @@ def run(
     loaded = load_scenario(scenario, overrides)
     with staged(out) if out else nullcontext() as folder:
         tables = TablesInFiles(folder, tables_of(loaded.study.write)) if folder is not None else NoTables()
-        with _progress_bar("simulating requests") as on_progress:
+        with progress_bar("simulating requests") as on_progress:
             results = simulate(loaded, tables=tables, check=check, on_progress=on_progress)
         if folder is not None:
             write_results(results, folder, loaded.study.write)
@@ -295,19 +293,3 @@ def _trace_lengths(path: Path | None, trace_format: str | None) -> list[int] | N
     from kvsim.workload.traces import read_rows
 
     return [row.prompt_tokens + (row.output_tokens or 0) for row in read_rows(path, trace_format)]
-
-
-@contextmanager
-def _progress_bar(label: str) -> Iterator["Progress | None"]:
-    """A bar on stderr, or nothing where that is not a terminal."""
-    from rich.console import Console
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
-
-    console = Console(stderr=True)
-    if not console.is_terminal:
-        yield None
-        return
-    columns = (TextColumn(label), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
-    with Progress(*columns, console=console, transient=True) as bar:
-        task = bar.add_task(label, total=None)
-        yield lambda done, total: bar.update(task, completed=done, total=total)

@@ -1,6 +1,6 @@
 """Imports point one way.
 
-errors, units, rules, invariants <- model, workload <- memory <- engine <- study <- console, cli_trace <- cli
+errors, units, rules, invariants <- model, workload <- memory <- engine <- study <- console, cli_sweep, cli_trace <- cli
 """
 
 import ast
@@ -27,8 +27,10 @@ MAY_IMPORT = {
     "engine": {"engine", "memory", "model", "workload"} | FOUNDATION,
     "study": {"study", "engine", "memory", "model", "workload"} | FOUNDATION,
     "console": FOUNDATION,
-    "cli_trace": {"console", "study", "engine", "memory", "model", "workload"} | FOUNDATION,
-    "cli": {"cli_trace", "console", "study", "engine", "memory", "model", "workload"} | FOUNDATION,
+    **dict.fromkeys(
+        ("cli_sweep", "cli_trace"), {"console", "study", "engine", "memory", "model", "workload"} | FOUNDATION
+    ),
+    "cli": {"cli_sweep", "cli_trace", "console", "study", "engine", "memory", "model", "workload"} | FOUNDATION,
 }
 
 

@@ -1,7 +1,6 @@
 """The scenario file: one question in TOML, one frozen class a table, every problem reported at once."""
 
 import stat
-import tomllib
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, Literal
@@ -13,6 +12,8 @@ from kvsim.errors import ScenarioError
 from kvsim.model.geometry import KVDtype
 from kvsim.rules import BYTES, Consistent, at_least, between, not_blank, shown, token_count
 from kvsim.study.structure import StructureError, TableReader, table_of
+from kvsim.study.toml import parse_toml, typed_value
+from kvsim.study.vary import vary_table
 from kvsim.workload.generate import ARRIVALS, DURATIONS, LENGTHS, Arrivals
 from kvsim.workload.traces import Trace
 
@@ -23,6 +24,8 @@ MAX_POOL_BYTES = 2**50
 """One PiB on one device: beyond it lies a slip of the pen."""
 
 MAX_SCENARIO_BYTES = 2**20
+
+MAX_SEEDS = 10_000
 
 _NOT_IN_FILE = {"in_file": False}
 
@@ -86,9 +89,14 @@ class MemoryTable(Consistent):
 
 @frozen(kw_only=True)
 class StudyTable:
-    """[study]: which files a run writes."""
+    """[study]: which files a run writes, and what a sweep varies, with how many seeds.
+
+    `vary` has the keys of a scenario, and in place of each value a list of values or a text such as "2:12:2".
+    """
 
     write: tuple[OutputFile, ...] = ("summary", "timeline", "requests", "pressure", "plot")
+    vary: dict[str, Any] | None = field(default=None, metadata={"parse": vary_table})
+    seeds: int | None = field(default=None, validator=validators.optional(between(1, MAX_SEEDS)))
 
 
 @frozen(kw_only=True)
@@ -133,9 +141,7 @@ def load_scenario(path: str | Path, overrides: str | Iterable[str] = ()) -> Scen
     Raises ScenarioError with all problems of the file.
     """
     path = Path(path)
-    table = _read_toml(path)
-    for override in [overrides] if isinstance(overrides, str) else overrides:
-        _override(table, override)
+    table = _overridden(path, [overrides] if isinstance(overrides, str) else overrides)
     try:
         scenario = TableReader(WORKLOADS, LENGTHS, DURATIONS).read(table, Scenario)
     except StructureError as error:
@@ -143,9 +149,32 @@ def load_scenario(path: str | Path, overrides: str | Iterable[str] = ()) -> Scen
     return evolve(scenario, base=path.parent, source=str(path))
 
 
+def load_study(path: str | Path, overrides: Iterable[str] = ()) -> StudyTable:
+    """The table [study] of a scenario file, whatever is wrong with the rest of it."""
+    path = Path(path)
+    table = _overridden(path, overrides).get("study", {})
+    try:
+        return TableReader().read({"study": table}, _OnlyStudy).study
+    except StructureError as error:
+        raise ScenarioError(str(path), error.problems) from None
+
+
+@frozen(kw_only=True)
+class _OnlyStudy:
+    study: StudyTable
+
+
 def scenario_dict(scenario: Scenario) -> dict[str, Any]:
     """The scenario as the tables of its file, with defaults filled in; sizes in bytes, times in nanoseconds."""
     return table_of(scenario, WORKLOADS, LENGTHS, DURATIONS)
+
+
+def _overridden(path: Path, overrides: Iterable[str]) -> dict[str, Any]:
+    """The tables of a scenario file with some keys set anew."""
+    table = _read_toml(path)
+    for override in overrides:
+        _override(table, override)
+    return table
 
 
 def _read_toml(path: Path) -> dict[str, Any]:
@@ -161,27 +190,15 @@ def _read_toml(path: Path) -> dict[str, Any]:
     if len(content) > MAX_SCENARIO_BYTES:
         raise ScenarioError(str(path), [f"must be at most {MAX_SCENARIO_BYTES:,} bytes"])
     try:
-        return _parse_toml(content.decode("utf-8-sig"))
+        return parse_toml(content.decode("utf-8-sig"))
     except UnicodeDecodeError:
         raise ScenarioError(str(path), ["not UTF-8 text"]) from None
     except ValueError as error:
         raise ScenarioError(str(path), [f"not TOML: {error}"]) from None
 
 
-def _parse_toml(text: str) -> dict[str, Any]:
-    """Raises ValueError with what is wrong."""
-    try:
-        return tomllib.loads(text)
-    except tomllib.TOMLDecodeError:
-        raise
-    except ValueError:
-        raise ValueError("a number has too many digits") from None
-    except RecursionError:
-        raise ValueError("nested too deeply") from None
-
-
 def _override(table: dict[str, Any], override: str) -> None:
-    """Set one key, or remove it where the value is empty. A value that is not TOML is taken as a string."""
+    """Set one key, or remove it where the value is empty."""
     name, equals, text = override.partition("=")
     *parents, key = name.strip().split(".")
     if not equals or not key or not all(parents):
@@ -195,8 +212,4 @@ def _override(table: dict[str, Any], override: str) -> None:
             raise ScenarioError("--set", [f"{name.strip()} is not there to be removed"])
         del table[key]
         return
-    try:
-        parsed = _parse_toml(f"value = {text}")
-    except ValueError:
-        parsed = {}
-    table[key] = parsed["value"] if set(parsed) == {"value"} else text.strip()
+    table[key] = typed_value(text)

@@ -86,7 +86,7 @@ class TableReader:
 
     def _field_hook(self, attribute: "attrs.Attribute[Any]") -> Callable[[Any, Any], Any]:
         """Structure one field and check its rules, so that a class reports all of its fields."""
-        parse = _PARSERS.get(attribute.metadata.get("unit", ""))
+        parse = attribute.metadata.get("parse") or _PARSERS.get(attribute.metadata.get("unit", ""))
 
         def read_field(value: Any, type_: Any) -> Any:
             if parse is not None:

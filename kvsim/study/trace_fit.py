@@ -5,7 +5,7 @@ closest, and of what prompts share system prompts, templates and sessions. Of al
 """
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from itertools import islice
 from typing import Any, NamedTuple
 
@@ -20,6 +20,7 @@ from kvsim.study.fit_lengths import fit_lengths
 from kvsim.study.hits import Prompts
 from kvsim.study.reuse import Ints
 from kvsim.study.structure import table_of
+from kvsim.study.toml import toml_text
 from kvsim.study.trace_file import TraceFile
 from kvsim.study.trace_info import TraceInfo, info_of_rows
 from kvsim.units import exact_duration, format_duration
@@ -146,13 +147,5 @@ def _notes(info: TraceInfo, shape: Shape) -> tuple[str, ...]:
 def _toml_lines(value: object) -> str:
     """A list of tables with a line for each."""
     if isinstance(value, list) and value and isinstance(value[0], Mapping):
-        return "[\n" + "".join(f"    {_toml(inner)},\n" for inner in value) + "]"
-    return _toml(value)
-
-
-def _toml(value: object) -> str:
-    if isinstance(value, Mapping):
-        return "{ " + ", ".join(f"{key} = {_toml(inner)}" for key, inner in value.items()) + " }"
-    if isinstance(value, Sequence) and not isinstance(value, str):
-        return "[" + ", ".join(_toml(inner) for inner in value) + "]"
-    return json.dumps(value)
+        return "[\n" + "".join(f"    {toml_text(inner)},\n" for inner in value) + "]"
+    return toml_text(value)

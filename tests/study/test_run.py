@@ -23,6 +23,7 @@ from kvsim.study.files import write_results
 from kvsim.study.plan import plan
 from kvsim.study.run import _scheduler, simulate
 from kvsim.study.scenario import load_scenario
+from kvsim.study.sweep import sweep
 from tests.study.checks import check_conservation
 from tests.study.makers import TINY, TINY_TRACE, write_scenario
 
@@ -67,13 +68,9 @@ def test_sharing_saves_what_the_sharing_scenario_shares() -> None:
 
 def test_a_watermark_brings_preemptions_down_steeply() -> None:
     """A report on this shape has 1,065 / 400 / 187 / 168 preemptions at a watermark of 0 / 0.02 / 0.05 / 0.10."""
-    path = SCENARIOS / "how_much_does_a_watermark_help.toml"
-    preemptions = [
-        simulate(load_scenario(path, f"memory.watermark={watermark}")).metrics["preemptions"]
-        for watermark in (0.0, 0.02, 0.05, 0.10)
-    ]
-    assert all(count is not None for count in preemptions)
-    none, small, medium, large = (int(count or 0) for count in preemptions)
+    swept = sweep(SCENARIOS / "how_much_does_a_watermark_help.toml", jobs=1)
+    assert swept.table["memory.watermark"].to_list() == [0.0, 0.02, 0.05, 0.10]
+    none, small, medium, large = swept.table["preemptions"]
     assert none > 2.5 * small > 2.5 * 1.5 * medium
     assert medium > large > 0
 

@@ -7,7 +7,7 @@ from attrs import evolve
 
 from kvsim.engine.latency import LatencyModel
 from kvsim.errors import ScenarioError
-from kvsim.study.scenario import Scenario, load_scenario, scenario_dict
+from kvsim.study.scenario import Scenario, load_scenario, load_study, scenario_dict
 from kvsim.workload.generate import Fixed, Gamma, Lognormal, Poisson, Uniform
 from kvsim.workload.traces import Trace
 from tests.study.makers import TINY_TRACE, write_scenario
@@ -246,6 +246,9 @@ def test_all_problems_are_reported_at_once(tmp_path: Path) -> None:
             "study.write[0] must be one of summary, timeline, requests, pressure, plot, got 'memory'",
         ),
         ("study.write=plot", "study.write must be a list, got 'plot'"),
+        ("study.vary=3", "study.vary must be a table of keys and their values, got 3"),
+        ("study.vary={seed=[1]}", "study.vary cannot be: seed is varied by a number of seeds, got {'seed': [1]}"),
+        ("study.seeds=0", "study.seeds must be between 1 and 10,000, got 0"),
         ("extra=1", "extra: unknown key (known: question, seed, model, memory, workload, engine, study)"),
         ("seed=-1", "seed must be between 0 and 9,223,372,036,854,775,807, got -1"),
         ("question=' '", "question must not be empty"),
@@ -338,3 +341,19 @@ def test_tables_of_every_depth_come_back(tmp_path: Path) -> None:
             "think_from": "end",
         },
     }
+
+
+def test_what_a_sweep_varies_is_kept_as_it_was_written(tmp_path: Path) -> None:
+    vary = {"memory": {"block_size": [1, 2]}, "workload": {"rate": "2:12:2"}}
+    text = "study.vary={memory={block_size=[1, 2]}, workload.rate='2:12:2'}"
+    scenario = load_scenario(write_scenario(tmp_path), (text, "study.seeds=3"))
+    assert (scenario.study.vary, scenario.study.seeds) == (vary, 3)
+    assert scenario_dict(scenario)["study"]["vary"] == vary
+    assert "vary" not in scenario_dict(load_scenario(write_scenario(tmp_path)))["study"]
+
+
+def test_the_study_is_known_before_the_rest_is_sound(tmp_path: Path) -> None:
+    path = write_scenario(tmp_path)
+    assert load_study(path, ("memory.block_size=0", "study.seeds=3")).seeds == 3
+    with pytest.raises(ScenarioError, match=r"study\.seeds must be between 1 and 10,000, got 0"):
+        load_study(path, ("study.seeds=0",))

@@ -1,0 +1,88 @@
+"""The command that runs a question many times: it parses, calls the library, prints."""
+
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from kvsim.console import print_json, print_page, progress_bar
+from kvsim.errors import KvsimError
+
+if TYPE_CHECKING:
+    from kvsim.study.sweep import Sweep
+
+
+def mount(app: typer.Typer) -> None:
+    """Make the command one of an application."""
+    app.command()(sweep)
+
+
+def sweep(
+    scenario: Annotated[Path, typer.Argument(help="Scenario file (TOML).")],
+    vary: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="TABLE.KEY=VALUES",
+            help="Values 1,2,4 or START:STOP:STEP of a key; repeatable. Else what [study] vary says.",
+        ),
+    ] = None,
+    seeds: Annotated[
+        int | None, typer.Option(help="Seeds of each combination, from the scenario's own on; else [study] seeds or 1.")
+    ] = None,
+    out: Annotated[
+        Path | None, typer.Option(help="Folder for sweep.parquet and sweep.png, in which finished runs are kept.")
+    ] = None,
+    set_: Annotated[
+        list[str] | None,
+        typer.Option("--set", metavar="TABLE.KEY=VALUE", help="Override a key; an empty value removes it. Repeatable."),
+    ] = None,
+    jobs: Annotated[int | None, typer.Option(help="Processes; else one a processor.")] = None,
+    dask: Annotated[
+        str | None, typer.Option(metavar="ADDRESS", help="Scheduler of a Dask cluster that runs them instead.")
+    ] = None,
+    fresh: Annotated[bool, typer.Option("--fresh", help="Start over, whatever sweep the folder holds.")] = False,
+    json: Annotated[bool, typer.Option("--json", help="Print all runs as JSON on stdout, and nothing else.")] = False,
+) -> None:
+    """Run a scenario with every combination of some values, and say which serves best and at what price.
+
+    A sweep into a folder that was stopped goes on where it was. A run that fails is named at the end, and the exit
+    code is then 2.
+
+    For example:
+
+    - `kvsim sweep scenarios/quick_start.toml --vary memory.block_size=1,2,4,8,16,32,64,128,256 --out out/blocks`
+    - `kvsim sweep scenarios/quick_start.toml --vary memory.block_size=16,128 --vary workload.rate=2:12:2 --seeds 5`
+    - `kvsim sweep scenarios/how_much_does_a_watermark_help.toml --jobs 4 --json`
+    """
+    from kvsim.study.sweep import sweep as sweep_scenario
+    from kvsim.study.sweep_table import sweep_json, sweep_page
+
+    with progress_bar("runs", seconds=600) as on_progress:
+        swept = sweep_scenario(
+            scenario,
+            vary,
+            overrides=tuple(set_ or ()),
+            seeds=seeds,
+            out=out,
+            jobs=jobs,
+            dask=dask,
+            fresh=fresh,
+            on_progress=on_progress,
+        )
+    if json:
+        print_json(sweep_json(swept))
+    else:
+        print_page(sweep_page(swept))
+    _report(swept, out)
+
+
+def _report(swept: "Sweep", out: Path | None) -> None:
+    """What is no result, on stderr; raises KvsimError that names the runs that failed."""
+    if swept.num_kept:
+        print(f"{swept.num_kept:,} of {swept.table.height:,} runs were kept from before", file=sys.stderr)
+    if out is not None:
+        print(f"wrote {out / 'sweep.parquet'} and {out / 'sweep.png'}", file=sys.stderr)
+    if failures := swept.failures:
+        listed = "".join(f"\n  {failure}" for failure in failures)
+        raise KvsimError(f"{len(failures):,} of {swept.table.height:,} runs failed{listed}")

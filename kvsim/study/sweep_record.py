@@ -1,0 +1,87 @@
+"""What one run of a sweep came to: its outcome and its figures, without the tables over time."""
+
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any, Literal, get_args
+
+import polars as pl
+from attrs import evolve, field, frozen
+
+from kvsim.engine.metrics import METRICS, Number
+from kvsim.engine.tables import NoTables
+from kvsim.errors import KvsimError
+from kvsim.study.packed_trace import PackedTrace
+from kvsim.study.run import simulate
+from kvsim.study.scenario import Scenario
+from kvsim.workload.traces import Trace
+
+Outcome = Literal["finished", "stalled", "failed"]
+
+_OF_THE_POOL = ("num_blocks", "usable_blocks", "block_size_tokens", "block_bytes", "bytes_per_token")
+_UNITS = {metric.name: metric.unit for metric in METRICS}
+
+FIGURES: tuple[str, ...] = (*_OF_THE_POOL, "max_model_len", *_UNITS)
+"""The figures of a run: of its pool, its longest request, and all of METRICS."""
+
+_MOST_IN_64_BITS = 2**63
+
+
+@frozen(kw_only=True)
+class Record:
+    """`error` says why a run stalled or failed; a failed one has no figures."""
+
+    outcome: Outcome
+    error: str | None = None
+    figures: dict[str, Number] = field(factory=dict)
+    notes: tuple[str, ...] = ()
+
+    @classmethod
+    def failed(cls, error: str) -> "Record":
+        return cls(outcome="failed", error=error)
+
+    def to_json(self) -> dict[str, Any]:
+        return {"outcome": self.outcome, "error": self.error, "figures": self.figures, "notes": list(self.notes)}
+
+    @classmethod
+    def of_json(cls, written: Any) -> "Record":
+        """Raises ValueError, KeyError or TypeError for what is no record."""
+        record = cls(
+            outcome=written["outcome"],
+            error=written["error"],
+            figures=written["figures"],
+            notes=tuple(written["notes"]),
+        )
+        if record.outcome not in get_args(Outcome) or tuple(record.figures) != FIGURES:
+            raise ValueError("not a record of a run")
+        return record
+
+
+def record_of(scenario: Scenario, packed: Path | bytes | None = None) -> Record:
+    """Run a scenario, whose trace may have been packed; whatever goes wrong is the record of a failed run."""
+    try:
+        if packed is not None:
+            assert isinstance(scenario.workload, Trace), "only traces are packed"
+            scenario = evolve(scenario, workload=PackedTrace.of(scenario.workload, packed))
+        summary = simulate(scenario, tables=NoTables()).summary
+    except KvsimError as error:
+        return Record.failed(str(error))
+    except Exception as error:
+        return Record.failed(f"{type(error).__name__}: {error}")
+    stalled = summary["stalled"]
+    return Record(
+        outcome="finished" if stalled is None else "stalled",
+        error=stalled,
+        figures={
+            **{name: summary["pool"][name] for name in _OF_THE_POOL},
+            "max_model_len": summary["geometry"]["max_model_len"],
+            **summary["metrics"],
+        },
+        notes=tuple(summary["notes"]),
+    )
+
+
+def figure_column(name: str, values: Iterable[Number]) -> pl.Series:
+    """Shares and means are floats, counts whole numbers, also where no run has any."""
+    values = list(values)
+    broken = any(isinstance(value, float) or (value is not None and value >= _MOST_IN_64_BITS) for value in values)
+    return pl.Series(name, values, dtype=pl.Float64 if broken or _UNITS.get(name) == "share" else pl.Int64)

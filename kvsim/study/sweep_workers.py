@@ -1,0 +1,155 @@
+"""Who runs the runs of a sweep: this process, processes beside it, or the workers of a Dask cluster.
+
+Each gives the records as they come, in any order.
+"""
+
+import os
+import re
+import signal
+import threading
+import time
+from collections import deque
+from collections.abc import Generator, Iterator, Sequence
+from concurrent.futures import FIRST_COMPLETED, CancelledError, Future, wait
+from concurrent.futures.process import BrokenProcessPool
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from kvsim import __version__
+from kvsim.errors import KvsimError
+from kvsim.rules import shown
+from kvsim.study.scenario import Scenario
+from kvsim.study.sweep_record import Record, record_of
+
+_SECONDS_TO_CONNECT = 10
+_ADDRESS = re.compile(r"^([a-z]+://)?[^/]+:\d{1,5}$")
+
+
+class Task(NamedTuple):
+    """One run; `number` is its index, `packed` the file of its trace, where it has one."""
+
+    number: int
+    scenario: Scenario
+    packed: Path | None
+
+
+class Done(NamedTuple):
+    number: int
+    record: Record
+
+
+def run_here(tasks: Sequence[Task]) -> Iterator[Done]:
+    for task in tasks:
+        yield Done(task.number, record_of(task.scenario, task.packed))
+
+
+def run_in_processes(tasks: Sequence[Task], jobs: int) -> Iterator[Done]:
+    """A process that dies takes those with it that run beside it; each of them is then run alone, so that only the
+    one that cannot be run fails.
+    """
+    waiting = list(tasks)
+    while waiting:
+        suspects, waiting = yield from _run_together(waiting, jobs)
+        for suspect in suspects:
+            again, _ = yield from _run_together([suspect], 1)
+            if again:
+                yield Done(suspect.number, Record.failed("its process died, as happens when memory runs out"))
+
+
+class _Left(NamedTuple):
+    """When a process has died: the tasks that were handed out, and those that were not."""
+
+    suspects: list[Task]
+    waiting: list[Task]
+
+
+def _run_together(tasks: Sequence[Task], jobs: int) -> Generator[Done, None, _Left]:
+    # joblib's own pool: unlike the standard one it does not run a script again that lacks `if __name__ == ...`.
+    from joblib.externals.loky import ProcessPoolExecutor
+
+    pool = ProcessPoolExecutor(min(jobs, len(tasks)), initializer=_begin_worker, initargs=(os.getpid(),))
+    waiting = deque(tasks)
+    running: dict[Future[Record], Task] = {}
+    ended_well = False
+    try:
+        while waiting or running:
+            # No more than the pool hands on at once: it cannot be stopped cleanly while it holds others.
+            while waiting and len(running) < 2 * jobs:
+                running[pool.submit(record_of, waiting[0].scenario, waiting[0].packed)] = waiting[0]
+                waiting.popleft()
+            for future in wait(running, return_when=FIRST_COMPLETED).done:
+                yield Done(running[future].number, future.result())
+                del running[future]
+        ended_well = True
+    except BrokenProcessPool:
+        pass
+    finally:
+        pool.shutdown(kill_workers=not ended_well)
+    return _Left(list(running.values()), list(waiting))
+
+
+def _begin_worker(parent: int) -> None:
+    """Ctrl-C is the parent's to answer; without it, even if it was killed, a worker has nothing to do."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    threading.Thread(target=_end_with, args=(parent,), daemon=True).start()
+
+
+def _end_with(parent: int) -> None:
+    while os.getppid() == parent:
+        time.sleep(0.2)
+    os._exit(1)
+
+
+def run_on_cluster(tasks: Sequence[Task], address: str) -> Iterator[Done]:
+    """Traces are sent to the workers; other files that scenarios name must be where they are here.
+
+    Raises KvsimError where there is no cluster with workers of this version.
+    """
+    with _cluster(address) as client:
+        from distributed import as_completed
+
+        files = {task.packed for task in tasks if task.packed is not None}
+        sent: dict[Path | None, Any] = {
+            file: client.scatter(file.read_bytes(), broadcast=True) for file in sorted(files)
+        }
+        numbers = {
+            client.submit(record_of, task.scenario, sent.get(task.packed), pure=False): task.number for task in tasks
+        }
+        for future in as_completed(numbers, loop=client.loop):
+            try:
+                record = future.result()
+            except CancelledError:
+                record = Record.failed("the cluster was lost before it had an answer")
+            except Exception as error:
+                record = Record.failed(f"the cluster failed: {type(error).__name__}: {error}")
+            yield Done(numbers[future], record)
+
+
+@contextmanager
+def _cluster(address: str) -> Iterator[Any]:
+    try:
+        from distributed import Client
+    except ImportError:
+        raise KvsimError("a Dask cluster needs distributed; install it with: pip install 'kvsim[dask]'") from None
+    if not _ADDRESS.search(address):
+        raise KvsimError(f"the address of a Dask scheduler must be like tcp://127.0.0.1:8786, got {shown(address)}")
+    try:
+        client = Client(address, timeout=_SECONDS_TO_CONNECT, set_as_default=False)
+    except (OSError, ValueError) as error:
+        raise KvsimError(f"no Dask scheduler answers at {address}: {error}") from None
+    with client:
+        try:
+            versions = client.run(_version)
+        except Exception as error:
+            raise KvsimError(f"{address}: its workers cannot run kvsim: {type(error).__name__}: {error}") from None
+        if not versions:
+            raise KvsimError(f"{address}: the cluster has no workers")
+        for worker, version in versions.items():
+            if version != __version__:
+                raise KvsimError(f"{worker}: has kvsim {version}, and this is {__version__}")
+        yield client
+
+
+def _version() -> str:
+    return __version__
