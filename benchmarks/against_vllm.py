@@ -39,10 +39,9 @@ from subprocess import PIPE, Popen
 from typing import IO, Any, NamedTuple
 
 import loads
+from kvsim import __version__
 from loads import LOADS, Load, Work, simulate_load, work_of
 from measure import machine
-
-from kvsim import __version__
 
 DRIVER = Path(__file__).with_name("vllm_driver.py")
 WARM_UP_LENGTHS = [(512, 16)] * 50

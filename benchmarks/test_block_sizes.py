@@ -8,7 +8,6 @@ from typing import Any
 
 import polars as pl
 import pytest
-from measure import cpu_seconds
 from pytest_benchmark.fixture import BenchmarkFixture
 
 from kvsim import Results, Scenario, simulate
@@ -17,6 +16,7 @@ from kvsim.study.scenario import MemoryTable, ModelTable
 from kvsim.workload.generate.arrivals import Gamma, Poisson
 from kvsim.workload.generate.content import SharedPrefixes
 from kvsim.workload.generate.lengths import Lognormal, Uniform
+from measure import cpu_seconds
 
 BLOCK_SIZES = [2**power for power in range(13)]
 LONGEST = BLOCK_SIZES[-1]

@@ -3,7 +3,6 @@
 from collections.abc import Iterator
 
 import pytest
-from loads import BLOCK_SIZE, LOADS, requests_of
 from pytest_benchmark.fixture import BenchmarkFixture
 
 from kvsim.engine.latency import LatencyModel
@@ -11,6 +10,7 @@ from kvsim.memory.chain import Holder
 from kvsim.memory.chains import ChainAllocator
 from kvsim.memory.prefix import PrefixTree
 from kvsim.workload.request import Request, Span, make_request
+from loads import BLOCK_SIZE, LOADS, requests_of
 
 pytestmark = pytest.mark.benchmark(group="a call")
 

@@ -3,8 +3,9 @@
 import gc
 
 import pytest
-from loads import LOADS, simulate_load, work_of
 from pytest_benchmark.fixture import BenchmarkFixture
+
+from loads import LOADS, simulate_load, work_of
 
 
 @pytest.mark.benchmark(group="a behaviour: 2,000 requests at once")

@@ -7,7 +7,6 @@ from functools import partial
 from pathlib import Path
 
 import pytest
-from measure import in_turn, kvsim_command, run_kvsim
 from pytest_benchmark.fixture import BenchmarkFixture
 
 from kvsim import Scenario, simulate
@@ -16,6 +15,7 @@ from kvsim.engine.tables import NoTables
 from kvsim.study.scenario import MemoryTable, ModelTable
 from kvsim.workload.generate.closed import Closed
 from kvsim.workload.generate.lengths import Fixed, Uniform
+from measure import in_turn, kvsim_command, run_kvsim
 
 Note = Callable[[str], None]
 

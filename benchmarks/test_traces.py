@@ -10,11 +10,11 @@ from pathlib import Path
 from typing import NamedTuple
 
 import pytest
-from measure import in_turn, run_kvsim
 from pytest_benchmark.fixture import BenchmarkFixture
 
 from kvsim import Results, load_scenario, simulate
 from kvsim.study.files import read_results
+from measure import in_turn, run_kvsim
 
 SCENARIO = """
 question = "What becomes of a public trace of conversations?"
