@@ -92,7 +92,8 @@ class Simulation:
         self._requests = requests
         self._follow_ups = follow_ups
         self._fast_forward = fast_forward
-        self._fits_tokens = 0
+        self._welcome_tokens = 0
+        """No request of so few tokens in all is ever rejected."""
         self._num_arrived = 0
         self._arriving_now = False
         self._on_step = on_step
@@ -172,11 +173,12 @@ class Simulation:
         if self.config.timeout is not None:
             self._expire(self.config.timeout)
         self.recorder.arrived(now, state)
-        reason = self._why_rejected(request)
-        if reason is not None:
-            self.recorder.rejected(now, state, reason)
-            self._follow(state)
-            return
+        if request.prompt_tokens + request.output_tokens > self._welcome_tokens:
+            reason = self._why_rejected(request)
+            if reason is not None:
+                self.recorder.rejected(now, state, reason)
+                self._follow(state)
+                return
         self.scheduler.submit(state)
         if self.config.timeout is not None:
             self._deadlines.append(state)
@@ -193,14 +195,14 @@ class Simulation:
         if request.prompt_tokens >= self.max_model_len:
             return "prompt_too_long"
         longest = request.prompt_tokens + request.output_tokens
-        if longest > self._fits_tokens and config.reject_unservable:
-            if not self.memory.fits_empty_pool(request.prompt_tokens, min(longest, self.max_model_len) - 1):
-                return "never_fits"
-            # What would fit if all of it came as the prompt, as whatever is shorter does.
-            if self.memory.fits_empty_pool(longest, longest):
-                self._fits_tokens = longest
-        if config.max_waiting is not None and len(self.scheduler.waiting) >= config.max_waiting:
-            return "queue_full"
+        if config.reject_unservable and not self.memory.fits_empty_pool(
+            request.prompt_tokens, min(longest, self.max_model_len) - 1
+        ):
+            return "never_fits"
+        if config.max_waiting is not None:
+            return "queue_full" if len(self.scheduler.waiting) >= config.max_waiting else None
+        if longest < self.max_model_len and self.memory.fits_empty_pool(longest, longest):
+            self._welcome_tokens = longest
         return None
 
     # the engine

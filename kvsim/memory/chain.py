@@ -100,15 +100,13 @@ class Chain(Node):
     def publish(self, end: int, new_end: int) -> None:
         """A request that held all of the chain, up to `end`, holds it up to `new_end`; it was not there so far."""
         if end == self.first:
-            self.hold(new_end)
-        else:
-            if self.num_holders > 1:
-                if self.end_counts is None:
-                    self.end_counts = {self.used: self.num_holders}
-                self._uncount(end)
-                self.end_counts[new_end] = 1
-            self.used = new_end
-        self.resident = new_end
+            self.num_holders += 1
+        if self.num_holders > 1:
+            if self.end_counts is None:
+                self.end_counts = {self.used: self.num_holders}
+            self._uncount(end)
+            self.end_counts[new_end] = 1
+        self.used = self.resident = new_end
 
     def drop_spare(self, spare: Run) -> None:
         assert self.spares is not None, "it is one of them"

@@ -352,7 +352,11 @@ class ChainAllocator:
                 high = end if end < num_full else num_full
                 if low < high:
                     if chain.copies is None and chain.resident == low and (chain.writer or holder) is holder:
-                        chain.publish(low, high)
+                        if chain.num_holders > 1:
+                            chain.publish(low, high)
+                        else:
+                            chain.num_holders = 1
+                            chain.used = chain.resident = high
                     else:
                         self._publish_copies(holder, chain, low, high, end)
                 if high == num_full:
