@@ -121,7 +121,7 @@ class TablesInFiles:
         held = part if held is None else pl.concat([held, part])
         if held.height >= ROWS_AT_ONCE:
             with _written_to(self.directory):
-                held.write_parquet(self._part(name, self._parts[name]))
+                held.write_parquet(self._part(name, self._parts[name]), compression="lz4", statistics=False)
             self._parts[name] += 1
             held = held.clear()
         self._held[name] = held
