@@ -110,31 +110,19 @@ class Timeline:
     def observe(self, now: int, occupancy: Occupancy, running: int, decoding: Decoding | None = None) -> None:
         """A stretch begins with these levels (of a window: those before its first step), after all pending events."""
         pending = self.pending
+        events = (pending.admitted, pending.resumed, pending.preempted, pending.refused, pending.finished)
         if decoding is None:
-            steps = (1, 0, 0)
-            change = (0, 0, -1, 1)
             self.num_rows += 1
+            self._stretches.extend((now, 1, 0, 0, *occupancy, running, 0, 0, -1, 1, *events))
         else:
-            taken = decoding.blocks_taken
-            steps = decoding[:3]
-            at = (len(self._taken), len(taken)) if taken else (-1, 1)
-            change = (decoding.written_bytes, decoding.padding_bytes, *at)
+            num_ticks, tick_ns, longer_ns, written, taken, padding = decoding
+            self.num_rows += num_ticks
+            at = len(self._taken) if taken else -1
+            every = len(taken) or 1
             self._taken.extend(taken)
-            self.num_rows += decoding.num_ticks
-        self._stretches.extend(
-            (
-                now,
-                *steps,
-                *occupancy,
-                running,
-                *change,
-                pending.admitted,
-                pending.resumed,
-                pending.preempted,
-                pending.refused,
-                pending.finished,
+            self._stretches.extend(
+                (now, num_ticks, tick_ns, longer_ns, *occupancy, running, written, padding, at, every, *events)
             )
-        )
         pending.admitted = pending.resumed = pending.preempted = pending.refused = pending.finished = 0
 
     def take(self, before_ns: int | None) -> Rows:
