@@ -357,8 +357,8 @@ MUTATIONS = (
         15,
         SIMULATION,
         "what can never fit is turned away although it must not be",
-        "if longest > self._fits_tokens and config.reject_unservable:",
-        "if longest > self._fits_tokens:",
+        "if config.reject_unservable and not self.memory.fits_empty_pool(",
+        "if not self.memory.fits_empty_pool(",
     ),
     Mutation(
         15,

@@ -7,6 +7,15 @@ The engine in its third step; blocks have 4 slots:
      1         10   1  2  6          0  5  3
      2         13   1  2  7  9       0  0  8  10
      3   waits
+
+Invariants 14 to 18 are of chains of blocks. The engine in its sixth step, and what it has of two chains:
+
+    id   computed
+     0   has left "sys" blocks 3 and 4, and 1 has left "sys" block 2 later; all of them are cached
+     2         11   "sys" 0, and a second block 1 beside the one that 4 holds, a spare
+     3          8   "same" 0, which 3 and 4 share, and a block 1 of its own: they generate the same
+     4          8   "same" 0, and a block 1 of its own
+     5         12   "sys" 0 and 1
 """
 
 import re
@@ -15,16 +24,20 @@ from collections.abc import Callable
 import pytest
 
 from kvsim import invariants
+from kvsim.engine.clocked import ClockedScheduler
 from kvsim.engine.config import EngineConfig
 from kvsim.engine.latency import LatencyModel
 from kvsim.engine.scheduler import Sampled, Scheduler, Step
 from kvsim.engine.simulation import Simulation
 from kvsim.errors import InvariantError
 from kvsim.invariants import hold
+from kvsim.memory.chain import Chain, Copy, Run
+from kvsim.memory.chains import ChainAllocator
 from kvsim.memory.groups import LayerGroup
 from kvsim.memory.paged import PagedAllocator
 from kvsim.memory.pool import NULL_BLOCK, BlockPool
 from kvsim.model.attention import Attention
+from kvsim.workload.request import Request, Span
 from tests.makers import make_request
 
 ONE_NS = LatencyModel(base=1, per_prefill_token=0, per_decode_seq=0, per_context_token=0)
@@ -119,6 +132,155 @@ DAMAGES: list[tuple[int, Damage]] = [
 ]
 
 
+# chains of blocks
+
+
+def make_clocked_simulation(
+    on_step: Callable[[int, Step], None] | None = None,
+    on_outputs: Callable[[int, Sampled], None] | None = None,
+    check: bool = True,
+) -> Simulation:
+    memory = ChainAllocator(40, 4, True)
+    scheduler = ClockedScheduler(EngineConfig(max_model_len=100, max_num_seqs=8, latency=ONE_NS), memory)
+    same = (Span("same", 0, 5),), (Span("generated", 0, 9),)
+    return Simulation(
+        scheduler.config,
+        scheduler,
+        [
+            make_request(0, shared=20, own=1, output=1),
+            make_request(1, shared=12, own=1, output=1, arrival=1),
+            make_request(2, shared=8, output=9, arrival=2),
+            Request(3, 2, *same),
+            Request(4, 2, *same),
+            make_request(5, shared=8, own=1, output=9, arrival=2),
+        ],
+        check=check,
+        fast_forward=False,
+        on_step=on_step,
+        on_outputs=on_outputs,
+    )
+
+
+class Chains:
+    """An engine and what the damages are done to."""
+
+    def __init__(self, simulation: Simulation) -> None:
+        assert isinstance(simulation.scheduler, ClockedScheduler)
+        self.scheduler = simulation.scheduler
+        self.memory = simulation.scheduler.allocator
+        self.order = self.memory._cached_order
+
+    @property
+    def sys(self) -> Chain:
+        (chain,) = [chain for chain in self.memory._tree if chain.parent is None]
+        return chain
+
+    @property
+    def same(self) -> Chain:
+        (chain,) = [chain for chain in self.memory._tree if chain.copies is not None]
+        return chain
+
+    @property
+    def copies(self) -> dict[int, list[Copy]]:
+        assert self.same.copies is not None
+        return self.same.copies
+
+    @property
+    def spare(self) -> Run:
+        assert self.sys.spares is not None
+        (spare,) = self.sys.spares
+        return spare
+
+    @property
+    def ends(self) -> dict[int, int]:
+        assert self.sys.end_counts is not None
+        return self.sys.end_counts
+
+
+DAMAGES_OF_CHAINS: list[tuple[int, Callable[[Chains], object]]] = [
+    (2, lambda engine: add(engine.memory, "num_blank", 1)),
+    (9, lambda engine: add(engine.memory, "live_tokens", -1)),
+    (10, lambda engine: add(engine.memory, "logical_tokens", 1)),
+    (11, lambda engine: engine.memory._active.popitem()),
+    (12, lambda engine: engine.scheduler.submit(next(iter(engine.scheduler.running)))),
+    (13, lambda engine: setattr(next(iter(engine.scheduler.running)), "stop_tokens", 9)),
+    (14, lambda engine: add(engine.memory, "num_cached", -1)),
+    (14, lambda engine: engine.order.update({Run(engine.sys, 2, 3): None})),
+    (14, lambda engine: setattr(engine.spare, "owner", None)),
+    (15, lambda engine: add(engine.sys, "first", 3)),
+    (15, lambda engine: add(engine.sys, "used", -1)),
+    (15, lambda engine: add(engine.sys, "resident", 1)),
+    (15, lambda engine: engine.sys.runs.reverse()),
+    (15, lambda engine: add(engine.sys.runs[0], "low", 1)),
+    (15, lambda engine: engine.order.move_to_end(engine.sys.runs[0])),
+    (16, lambda engine: add(engine.sys, "num_holders", 1)),
+    (16, lambda engine: setattr(engine.sys, "end_counts", None)),
+    (16, lambda engine: engine.ends.update({1: 2})),
+    (17, lambda engine: add(engine.spare, "high", 1)),
+    (17, lambda engine: setattr(engine.spare, "low", 5)),
+    (18, lambda engine: setattr(engine.same, "writer", next(iter(engine.memory.eager)))),
+    (18, lambda engine: engine.copies.pop(0)),
+    (18, lambda engine: add(engine.same, "resident", 1)),
+    (18, lambda engine: add(engine.copies[1][1], "ref_count", -1)),
+    (18, lambda engine: add(engine.copies[1][0], "index", -1)),
+    (18, lambda engine: engine.copies[1].append(Copy(1))),
+]
+
+
+def make_chains() -> Chains:
+    simulation = make_clocked_simulation()
+    simulation.run(until_ns=6)
+    return Chains(simulation)
+
+
+def test_chains_are_as_they_are_drawn() -> None:
+    engine = make_chains()
+    computed = {state.request.id: state.num_computed_tokens for state in engine.scheduler.running}
+    assert computed == {2: 11, 3: 8, 4: 8, 5: 12}
+    assert (engine.sys.used, engine.sys.resident, engine.ends) == (2, 5, {1: 1, 2: 1})
+    assert [(run.low, run.high) for run in engine.order] == [(run.low, run.high) for run in engine.sys.runs]
+    assert [(run.low, run.high) for run in engine.order] == [(3, 5), (2, 3)]
+    assert (engine.spare.low, engine.spare.high) == (1, 2)
+    assert [[copy.ref_count for copy in copies] for copies in engine.copies.values()] == [[2], [1, 1]]
+
+
+@pytest.mark.parametrize(("number", "damage"), DAMAGES_OF_CHAINS)
+def test_what_is_broken_in_chains_is_named_first(number: int, damage: Callable[[Chains], object]) -> None:
+    engine = make_chains()
+    engine.scheduler.complete(Step())
+    engine.scheduler.check()
+    damage(engine)
+    with pytest.raises(InvariantError, match=rf"^invariant {number} does not hold: \S") as caught:
+        engine.scheduler.check()
+    assert caught.value.number == number
+
+
+@pytest.mark.parametrize(("number", "damage"), DAMAGES_OF_CHAINS)
+def test_a_run_in_chains_that_is_checked_ends_where_it_was_damaged(
+    number: int, damage: Callable[[Chains], object]
+) -> None:
+    """Damaged right after the decision of the sixth step, it does not get beyond the end of that step."""
+    ends: list[int] = []
+
+    def on_step(now: int, _step: Step) -> None:
+        if now == 5:
+            damage(Chains(simulation))
+
+    simulation = make_clocked_simulation(on_step, lambda now, _sampled: ends.append(now))
+    with pytest.raises(InvariantError) as caught:
+        simulation.run()
+    assert (caught.value.number, ends) == (number, [1, 2, 3, 4, 5])
+
+
+def test_a_run_in_chains_that_is_not_checked_does_not_mind() -> None:
+    simulation = make_clocked_simulation(lambda now, _step: add(simulation.memory, "logical_tokens", 1), check=False)
+    simulation.run()
+    assert {state.outcome for state in simulation.recorder.states} == {"finished"}
+
+
+# block by block
+
+
 def test_the_engine_is_as_it_is_drawn() -> None:
     _engine, memory = make_engine()
     tables = {id: [table(memory, id, group) for group in (0, 1)] for id in memory.holdings}
@@ -127,7 +289,8 @@ def test_the_engine_is_as_it_is_drawn() -> None:
 
 def test_every_invariant_is_broken_and_no_other() -> None:
     listed = re.findall(r"^ *(\d+)  \S", invariants.__doc__ or "", re.MULTILINE)
-    assert [int(number) for number in listed] == sorted({number for number, _damage in DAMAGES})
+    broken = {number for number, _damage in (*DAMAGES, *DAMAGES_OF_CHAINS)}
+    assert [int(number) for number in listed] == sorted(broken)
 
 
 @pytest.mark.parametrize(("number", "damage"), DAMAGES)
