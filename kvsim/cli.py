@@ -74,7 +74,9 @@ def run(
     scenario: Annotated[Path, typer.Argument(help="Scenario file (TOML).")],
     out: Annotated[
         Path | None,
-        typer.Option(help="Folder for summary.json, timeline.parquet, requests.parquet and memory.png."),
+        typer.Option(
+            help="Folder for summary.json, timeline.parquet, requests.parquet, pressure.parquet and memory.png."
+        ),
     ] = None,
     set_: Annotated[
         list[str] | None,
@@ -111,6 +113,7 @@ def run(
             write_results(results, folder, loaded.study.write)
     if out is not None:
         remove_other_results(out, loaded.study.write)
+        print(f"wrote {out}", file=sys.stderr)
     if json:
         sys.stdout.write(summary_json(results))
     else:
@@ -213,7 +216,9 @@ def size(
     target: Annotated[int | None, typer.Option(help="Concurrency to find the budget for.")] = None,
     mean_tokens: Annotated[int | None, typer.Option(help="Mean length of a mix of requests.")] = None,
     percentiles: Annotated[str | None, typer.Option(help="Lengths of a mix: 50=800,90=3000,99=8000.")] = None,
-    trace: Annotated[Path | None, typer.Option(help="Trace whose lengths are the mix.")] = None,
+    trace: Annotated[
+        Path | None, typer.Option(help="Trace whose lengths are the mix: plain, gzip, zstd or Parquet.")
+    ] = None,
     trace_format: Annotated[str | None, typer.Option(help="Format of the trace, if it is not recognised.")] = None,
     plot: Annotated[Path | None, typer.Option(help="Draw bytes against context length here.")] = None,
     json: Annotated[bool, typer.Option("--json", help="Print all of it as JSON, and nothing else.")] = False,

@@ -5,11 +5,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
+from attrs import define
 
 from kvsim.console import print_json, print_page, progress_bar
 from kvsim.errors import KvsimError
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from kvsim.study.sweep import Sweep
 
 
@@ -58,23 +61,61 @@ def sweep(
     from kvsim.study.sweep import sweep as sweep_scenario
     from kvsim.study.sweep_table import sweep_json, sweep_page
 
-    with progress_bar("runs", seconds=600) as on_progress:
-        swept = sweep_scenario(
-            scenario,
-            vary,
-            overrides=tuple(set_ or ()),
-            seeds=seeds,
-            out=out,
-            jobs=jobs,
-            dask=dask,
-            fresh=fresh,
-            on_progress=on_progress,
-        )
+    ended = _Ended()
+    try:
+        with progress_bar("runs", seconds=600) as on_progress:
+            swept = sweep_scenario(
+                scenario,
+                vary,
+                overrides=tuple(set_ or ()),
+                seeds=seeds,
+                out=out,
+                jobs=jobs,
+                dask=dask,
+                fresh=fresh,
+                on_progress=ended.told(on_progress),
+            )
+    except (KeyboardInterrupt, SystemExit):
+        _report_stopped(ended, out, fresh=fresh)
+        raise
     if json:
         print_json(sweep_json(swept))
     else:
         print_page(sweep_page(swept))
     _report(swept, out)
+
+
+@define
+class _Ended:
+    """How many runs have ended, of all; None as long as nothing has begun."""
+
+    num_ended: int = 0
+    num_runs: int | None = None
+
+    def told(self, on_progress: "Callable[[int, int | None], None] | None") -> "Callable[[int, int], None]":
+        """Something to call as runs end, which tells `on_progress` too."""
+
+        def tell(done: int, total: int) -> None:
+            self.num_ended, self.num_runs = done, total
+            if on_progress is not None:
+                on_progress(done, total)
+
+        return tell
+
+
+def _report_stopped(ended: _Ended, out: Path | None, *, fresh: bool) -> None:
+    """What is left of a sweep that was stopped, on stderr."""
+    if ended.num_runs is None:
+        return
+    if out is None:
+        print(f"{ended.num_ended:,} of {ended.num_runs:,} runs had ended; with --out they are kept", file=sys.stderr)
+        return
+    from kvsim.study.sweep_folder import num_kept_in
+
+    # Before the first of a fresh sweep has ended, all that is there is of another.
+    num_kept = num_kept_in(out) if ended.num_ended or not fresh else 0
+    same = "the same command without --fresh" if fresh else "the same command"
+    print(f"{num_kept:,} of {ended.num_runs:,} runs are kept in {out}; {same} goes on", file=sys.stderr)
 
 
 def _report(swept: "Sweep", out: Path | None) -> None:

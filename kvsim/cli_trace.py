@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from kvsim.study.trace_file import TraceFile
     from kvsim.workload.traces import Columns, Options
 
-TraceArgument = Annotated[Path, typer.Argument(help="Trace file, plain or gzip.")]
+TraceArgument = Annotated[Path, typer.Argument(help="Trace file: plain, gzip, zstd or Parquet.")]
 FormatOption = Annotated[str | None, typer.Option(help="Format of the trace; recognised if not given.")]
 
 BlockTokensOption = Annotated[
@@ -115,7 +115,7 @@ def hits(
         figures = [hits_json(of_size, token) for of_size in all_hits]
         print_json(figures[0] if len(figures) == 1 else figures)
     else:
-        print_page(hits_page(all_hits, token))
+        print_page(hits_page(all_hits, token, file.reading.block_tokens))
 
 
 def _options(block_tokens: int | None, tokenizer: Path | None, columns: str | None, time_unit: str | None) -> "Options":
@@ -249,7 +249,16 @@ def info(
     if json:
         print_json(found.to_json())
     else:
-        print_page(info_page(found, trace.name))
+        print_page(info_page(found, trace.name, _block_tokens(file)))
+
+
+def _block_tokens(file: "TraceFile") -> int | None:
+    """What an id of the trace stands for; None where it has none."""
+    from kvsim.study.trace_file import Reading
+
+    reading = Reading()
+    next(file.all_rows(reading), None)
+    return reading.block_tokens
 
 
 def _show_windows(path: Path, json: bool, requests_only: Mapping[str, object]) -> bool:

@@ -40,8 +40,10 @@ def refused(*arguments: str | Path) -> str:
 def test_run_prints_a_table_and_writes_five_files(tmp_path: Path) -> None:
     done = kvsim("run", write_scenario(tmp_path), "--out", tmp_path / "out")
     assert done.returncode == 0
-    assert done.stderr == "", "no progress bar where nobody watches"
+    assert done.stderr == f"wrote {tmp_path / 'out'}\n", "no progress bar where nobody watches"
     for line in (
+        "queue",
+        "held back",
         "bytes per token",
         "worst case",
         "utilization",
@@ -55,6 +57,17 @@ def test_run_prints_a_table_and_writes_five_files(tmp_path: Path) -> None:
     assert "not an out-of-memory predictor and not a throughput benchmark" in done.stdout
     names = ["memory.png", "pressure.parquet", "requests.parquet", "summary.json", "timeline.parquet"]
     assert sorted(path.name for path in (tmp_path / "out").iterdir()) == names
+
+
+def test_what_was_set_anew_is_said_under_the_question(tmp_path: Path) -> None:
+    changed = ("--set", "memory.block_size=8", "--set", "memory.block_size = 2", "--set", "engine.latency=")
+    done = kvsim("run", write_scenario(tmp_path), *changed, "--out", tmp_path / "out")
+    assert done.stdout.splitlines()[1].rstrip() == "with memory.block_size = 2, without engine.latency"
+    written = json.loads((tmp_path / "out" / "summary.json").read_text())
+    assert written["overrides"] == ["memory.block_size=8", "memory.block_size = 2", "engine.latency="]
+    drawn = (tmp_path / "out" / "memory.png").read_bytes()
+    assert kvsim("plot", tmp_path / "out").returncode == 0
+    assert (tmp_path / "out" / "memory.png").read_bytes() == drawn
 
 
 def test_run_without_out_writes_nothing(tmp_path: Path) -> None:
@@ -149,7 +162,8 @@ def test_a_dollar_in_the_question_is_a_dollar(tmp_path: Path) -> None:
     question = "question=Does $5,000 buy 50% more than $4,000? [bold]\u65e5"
     done = kvsim("run", path, "--set", question, "--out", tmp_path / "out")
     assert done.returncode == 0
-    assert done.stderr == ""
+    assert done.stderr == f"wrote {tmp_path / 'out'}\n"
+    assert "with question" not in done.stdout
     assert "Does $5,000 buy 50% more than $4,000? [bold]" in done.stdout
 
 

@@ -216,7 +216,8 @@ def test_info_is_printed_as_a_table(mooncake: Path, azure: Path) -> None:
     assert done.returncode == 0, done.stderr
     assert "trace.jsonl: format mooncake, 4 requests" in done.stdout
     assert "shared at block size 512" in done.stdout
-    assert "blocks of 512 between two uses" in done.stdout
+    assert "blocks (512 tokens) between two uses" in done.stdout
+    assert "An id of this trace stands for 512 tokens: sizes that divide that cannot differ" in done.stdout
     done = kvsim("trace", "info", azure)
     assert "Missing in this format: content, sessions." in done.stdout
     assert "shared" not in done.stdout

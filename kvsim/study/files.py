@@ -190,9 +190,11 @@ def summary_json(results: Results) -> str:
 
 def read_results(directory: Path) -> Results:
     """The results that a run wrote to a folder; raises OutputError where one of its files is missing or broken."""
-    written = _read_summary(directory / FILES["summary"])
+    written = {"overrides": [], **_read_summary(directory / FILES["summary"])}
     try:
         pool, metrics = written["pool"], written["metrics"]
+        if not all(isinstance(override, str) for override in written["overrides"]):
+            raise ValueError(f"its overrides are {shown(written['overrides'])}")
         sizes = (pool["num_blocks"], pool["block_size_tokens"], pool["block_bytes"], pool["bytes_per_token"])
         if not all(type(size) is int and size > 0 for size in sizes) or pool["num_blocks"] < 2:
             raise ValueError(f"pool has sizes {sizes}")
@@ -220,7 +222,7 @@ def read_results(directory: Path) -> Results:
     return results
 
 
-DESCRIPTION = ("question", "seed", "versions", "scenario", "geometry", "pool")
+DESCRIPTION = ("question", "overrides", "seed", "versions", "scenario", "geometry", "pool")
 """The parts of a summary that say what was put in."""
 
 

@@ -14,7 +14,7 @@ from rich.text import Text
 
 from kvsim.errors import TraceError
 from kvsim.rules import shown
-from kvsim.study.hits import HitCurve, Hits
+from kvsim.study.hits import MOST_TOUCHES_FOR_OPTIMUM, HitCurve, Hits
 from kvsim.units import format_bytes, parse_bytes
 
 if TYPE_CHECKING:
@@ -66,11 +66,12 @@ def hits_json(hits: Hits, token: TokenSize | None) -> dict[str, object]:
     return asdict(hits) | {"block_bytes": token and token.num_bytes * hits.block_size}
 
 
-def hits_page(all_hits: Sequence[Hits], token: TokenSize | None) -> RenderableType:
-    """The tables, and what their columns mean."""
+def hits_page(all_hits: Sequence[Hits], token: TokenSize | None, block_tokens: int | None = None) -> RenderableType:
+    """The tables, and what their columns mean; `block_tokens` is what an id of the trace stands for, if it has any."""
     order = all_hits[0].order
     lines = [
-        "hits: blocks; optimum: those of the best evictions there could be. No clock: requests pass one by one.",
+        "touch: a prompt asks for one of its blocks. hits: touches that find it; optimum: those of the best evictions "
+        "there could be. No clock: requests pass one by one.",
         "content: tokens of all hits, a partial last block counting as its own. engine: tokens of a contiguous prefix "
         "of full blocks, and never a prompt's last token.",
         {
@@ -78,16 +79,41 @@ def hits_page(all_hits: Sequence[Hits], token: TokenSize | None) -> RenderableTy
             "tail": "order tail: looked up as a whole, released tail first, so that heads are evicted last.",
         }[order],
     ]
+    if blank := _why_blank(all_hits):
+        lines.insert(1, blank)
+    if finer := finer_sizes(block_tokens, [hits.block_size for hits in all_hits]):
+        lines.insert(0, finer)
     if token is not None:
         lines.insert(0, f"bytes per token = {token.formula}")
     return Group(*(_one_size(hits, token) for hits in all_hits), *(Text(line, style="dim") for line in lines))
 
 
+def _why_blank(all_hits: Sequence[Hits]) -> str:
+    """Why some optimum is not there; "" where all are."""
+    blank = [hits for hits in all_hits if any(result.optimum_hit_blocks is None for result in hits.results)]
+    if not blank:
+        return ""
+    if all(hits.touches > MOST_TOUCHES_FOR_OPTIMUM for hits in blank):
+        return f"optimum is blank beyond {MOST_TOUCHES_FOR_OPTIMUM:,} touches: it takes a pass for each capacity."
+    return "optimum is blank as it was not asked for."
+
+
+def finer_sizes(block_tokens: int | None, block_sizes: Sequence[int]) -> str:
+    """That block sizes below an id of the trace tell nothing more; "" where there are none."""
+    if block_tokens is None or not any(size < block_tokens for size in block_sizes):
+        return ""
+    return (
+        f"An id of this trace stands for {block_tokens:,} tokens: sizes that divide that cannot differ in what is "
+        "shared, but for the last block of a prompt."
+    )
+
+
 def _one_size(hits: Hits, token: TokenSize | None) -> RenderableType:
-    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
+    table = Table(box=None, pad_edge=False, padding=(0, 1, 0, 0))
     sizes = [] if token is None else ["size"]
-    for name in ("blocks", *sizes, "hits", "optimum", "content", "share", "engine", "share"):
-        table.add_column(name, justify="right", no_wrap=True)
+    counts = ("content\ntokens", "content\nshare", "engine\ntokens", "engine\nshare")
+    for name in ("blocks", *sizes, "hits", "optimum", *counts):
+        table.add_column(name, justify="right", no_wrap=name.endswith("share"), overflow="fold", vertical="bottom")
     for result in hits.results:
         capacity = result.capacity_blocks
         blocks = "infinite" if capacity is None else f"{capacity:,}"

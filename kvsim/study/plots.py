@@ -1,11 +1,12 @@
 """Pictures of a run. They only draw, on axes they are given; the numbers are those of `Results`.
 
 A run with more instants than the picture has columns is drawn by columns of equal time: areas and lines are the
-time-weighted mean of the column, and a thin line shows the most that was allocated in it.
+time-weighted mean of the column, and a thin line shows the most that was allocated in it. How long memory refused the
+head of the queue is drawn as its share of the column, so that many short refusals do not look like a long one.
 """
 
 import warnings
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from itertools import chain, islice
 from pathlib import Path
 from textwrap import shorten
@@ -17,6 +18,7 @@ import polars as pl
 from attrs import frozen
 
 from kvsim.engine.results import Results
+from kvsim.study.scenario import named_overrides
 from kvsim.units import BYTE_UNITS, TIME_UNITS
 
 if TYPE_CHECKING:
@@ -37,10 +39,15 @@ _COLOURS = {
     "waiting": "#7f7f7f",
 }
 
+_LEGEND_COLUMNS, _INCHES_OF_A_LEGEND_COLUMN = 4, 3.2
+_MUCH_MORE = 4
+"""Times as many requests wait as run: beyond it they get an axis of their own."""
 
-_MEANS = ("live_bytes", "allocated_bytes", "cached_bytes", "slack_bytes", "running", "waiting")
+_LEVELS = ("live_bytes", "allocated_bytes", "cached_bytes", "slack_bytes", "running", "waiting")
+_MEANS = (*_LEVELS, "blocked")
 _PEAKS = ("allocated_bytes",)
-_MOMENTS = ("refused", "preempted")
+_MOMENTS = ("preempted",)
+_READ = ("time_ns", *_LEVELS, "logical_bytes", "refused", *_MOMENTS)
 
 
 @frozen(eq=False)
@@ -48,7 +55,8 @@ class TimeColumns:
     """A timeline cut for drawing: each level holds from `times[i]` to `times[i + 1]` seconds.
 
     `mean` is the level of each column weighted by time, `peak` the highest within it, that with which it begins
-    included, and `moments` the times of the columns in which an event happened.
+    included, and `moments` the times of the columns in which an event happened. The mean of the level "blocked" is the
+    share of the column's time in which memory refused the head of the queue.
     """
 
     times: Array
@@ -58,8 +66,7 @@ class TimeColumns:
 
     @classmethod
     def of(cls, results: Results) -> "TimeColumns":
-        names = ("time_ns", *_MEANS, *_MOMENTS)
-        parts = (_Part(part) for part in results.tables.parts("timeline", names) if not part.is_empty())
+        parts = _parts(results)
         end = max(results.totals.duration_ns / 1e9, 1e-9)
         first = list(islice(parts, 1))
         if results.totals.duration_ns == first[0].last_ns and len(first[0].seconds) <= _COLUMNS:
@@ -104,6 +111,30 @@ class TimeColumns:
         return cls(times, mean, peak, {name: times[:-1][some] for name, some in happened.items()})
 
 
+def _parts(results: Results) -> "Iterator[_Part]":
+    last: pl.DataFrame | None = None
+    for rows in results.tables.parts("timeline", _READ):
+        if not rows.is_empty():
+            rows = _with_blocked(rows, last)
+            last = rows.tail(1)
+            yield _Part(rows)
+
+
+def _with_blocked(rows: pl.DataFrame, last: pl.DataFrame | None) -> pl.DataFrame:
+    """With a level of 1 from a step that refused the head of the queue until the next step, else 0.
+
+    Rows within a step, as of arrivals, refuse nobody either; they are known by the tokens computed, which every step
+    changes.
+    """
+    decided = rows.with_columns((pl.col("refused") > 0).cast(pl.Int64).alias("blocked"))
+    joined = decided if last is None else pl.concat([last, decided])
+    within = (pl.col("refused") == 0) & pl.all_horizontal(
+        pl.col(name) == pl.col(name).shift(1) for name in ("logical_bytes", "running")
+    )
+    level = pl.when(within).then(None).otherwise(pl.col("blocked")).forward_fill()
+    return joined.with_columns(level.alias("blocked")).tail(rows.height)
+
+
 class _Part:
     """Some rows of a timeline."""
 
@@ -122,7 +153,9 @@ class _Part:
 
 
 def plot_memory(results: Results, *, ax: "Axes | None" = None) -> "Axes":
-    """Live, slack and cached bytes stacked up to the pool, with refusals and preemptions marked above it."""
+    """Live, slack and cached bytes stacked up to the pool, and above it in what share of the time memory refused the
+    head of the queue, and when requests were preempted.
+    """
     ax = ax or _new_axes()
     columns = TimeColumns.of(results)
     scale, time_unit = _time_scale(columns)
@@ -143,16 +176,26 @@ def plot_memory(results: Results, *, ax: "Axes | None" = None) -> "Axes":
     peak = columns.peak["allocated_bytes"] / size
     ax.stairs(peak, times, baseline=None, color=_COLOURS["pool"], linewidth=0.7, label="most allocated")
     ax.axhline(pool, color=_COLOURS["pool"], linestyle="--", linewidth=1.5, label=f"pool ({pool:,.4g} {unit})")
-    for height, event in ((1.04, "refused"), (1.08, "preempted")):
-        moments = columns.moments[event] / scale
-        if len(moments):
-            heights = np.full_like(moments, pool * height)
-            label = f"{event} ({results.metrics[event]:,} requests)"
-            ax.plot(moments, heights, "|", color=_COLOURS[event], markersize=9, label=label)
-    ax.set(ylabel=f"KV cache on one device ({unit})", ylim=(0, pool * 1.12), xlabel=f"time ({time_unit})")
+    if results.metrics["refused"]:
+        bottom, height = pool * 1.02, pool * 0.06
+        bars = bottom + height * columns.mean["blocked"]
+        ax.stairs(bars, times, baseline=bottom, fill=True, color=_COLOURS["refused"], label=_refused_label(results))
+    moments = columns.moments["preempted"] / scale
+    if len(moments):
+        label = f"preempted ({results.metrics['preempted']:,} requests)"
+        ax.vlines(moments, pool * 1.10, pool * 1.15, color=_COLOURS["preempted"], linewidth=0.6, label=label)
+    ax.set(ylabel=f"KV cache on one device ({unit})", ylim=(0, pool * 1.17), xlabel=f"time ({time_unit})")
     ax.set_xlim(0, times[-1])
-    ax.legend(loc="upper center", bbox_to_anchor=(0.5, 1.11), ncols=7, frameon=False)
+    fitting = int(ax.get_figure(root=True).get_figwidth() / _INCHES_OF_A_LEGEND_COLUMN)  # type: ignore[union-attr]
+    ncols = max(1, min(_LEGEND_COLUMNS, fitting))
+    ax.legend(loc="lower center", bbox_to_anchor=(0.5, 1.0), ncols=ncols, frameon=False)
     return ax
+
+
+def _refused_label(results: Results) -> str:
+    metrics = results.metrics
+    share = (metrics["blocked_ns"] or 0) / max(1, results.totals.duration_ns)
+    return f"refused ({metrics['refused']:,} requests, {share:.2%} of the time)"
 
 
 def plot_slack(results: Results, *, ax: "Axes | None" = None) -> "Axes":
@@ -170,17 +213,31 @@ def plot_slack(results: Results, *, ax: "Axes | None" = None) -> "Axes":
 
 
 def plot_requests(results: Results, *, ax: "Axes | None" = None) -> "Axes":
-    """Running and waiting requests."""
+    """Running and waiting requests; those that wait on an axis of their own where they are many more."""
     ax = ax or _new_axes()
     columns = TimeColumns.of(results)
     scale, time_unit = _time_scale(columns)
-    for name in ("waiting", "running"):
-        level = columns.mean[name]
-        ax.stairs(level, columns.times / scale, baseline=None, color=_COLOURS[name], linewidth=1.5, label=name)
-    ax.set(ylabel="requests", xlabel=f"time ({time_unit})")
-    ax.set_ylim(0, 1.25 * max(1.0, *(columns.mean[name].max() for name in ("waiting", "running"))))
+    most = {name: max(1.0, columns.mean[name].max()) for name in ("waiting", "running")}
+    axes = {"waiting": ax, "running": ax}
+    if most["waiting"] > _MUCH_MORE * most["running"]:
+        axes["waiting"] = ax.twinx()
+        axes["waiting"].set_ylabel("waiting (requests)", color=_COLOURS["waiting"])
+        ax.set_zorder(axes["waiting"].get_zorder() + 1)  # running stays in front
+        ax.patch.set_visible(False)
+    else:
+        most = dict.fromkeys(most, max(most.values()))
+    is_shared = axes["waiting"] is ax
+    lines = []
+    for name, on in axes.items():
+        label = name if is_shared else f"{name} ({'left' if on is ax else 'right'})"
+        colour = _COLOURS[name]
+        line = on.stairs(columns.mean[name], columns.times / scale, baseline=None, color=colour, linewidth=1.5)
+        line.set_label(label)
+        lines.append(line)
+        on.set_ylim(0, 1.35 * most[name])
+    ax.set(ylabel="requests" if is_shared else "running (requests)", xlabel=f"time ({time_unit})")
     ax.set_xlim(0, columns.times[-1] / scale)
-    ax.legend(loc="upper left", frameon=False, ncols=2)
+    ax.legend(handles=lines, loc="upper left", frameon=False, ncols=2)
     return ax
 
 
@@ -188,7 +245,7 @@ PLOTS: dict[str, Callable[..., "Axes"]] = {"memory": plot_memory, "slack": plot_
 
 
 def save_memory_plot(results: Results, path: Path) -> None:
-    """The question above memory, slack and requests over the same time, as a PNG of 1600 x 1100 pixels.
+    """The question and its overrides above memory, slack and requests over time, as a PNG of 1600 x 1100 pixels.
 
     Neither the user's own matplotlib settings nor characters that the font lacks may change or stop it.
     """
@@ -208,9 +265,11 @@ def _draw_all(results: Results, figure: "Figure") -> None:
         draw(results, ax=ax)
         ax.label_outer()
         ax.grid(axis="y", alpha=0.25)
-    question = shorten(str(results.description["question"]), 200, placeholder=" ...")
+    title = shorten(str(results.description["question"]), 200, placeholder=" ...")
+    if overrides := named_overrides(results.description["overrides"]):
+        title += "\n" + shorten(overrides, 120, placeholder=" ...")
     # Escaped, as what stands between two dollars would be read as a formula.
-    figure.suptitle(question.replace("$", r"\$"), fontsize=18, wrap=True)
+    figure.suptitle(title.replace("$", r"\$"), fontsize=18, wrap=True)
     figure.align_ylabels()
 
 

@@ -9,6 +9,7 @@ from rich.table import Table
 from rich.text import Text
 
 from kvsim.engine.results import CLAIM, Results
+from kvsim.study.scenario import named_overrides
 from kvsim.units import format_bytes, format_duration
 
 
@@ -36,8 +37,10 @@ def results_table(results: Results) -> RenderableType:
         table.add_row(*(Text(cell, style="bold") for cell in heading))
         for row in rows:
             table.add_row(f"  {row.name}", row.figure, row.most, row.meaning)
-    question = Text(str(results.description["question"]), style="bold")
-    return Group(question, Padding(table, (1, 0)), *_remarks(results))
+    headings = [Text(str(results.description["question"]), style="bold")]
+    if overrides := named_overrides(results.description["overrides"]):
+        headings.append(Text(overrides))
+    return Group(*headings, Padding(table, (1, 0)), *_remarks(results))
 
 
 def _model_rows(results: Results) -> list[Row]:
@@ -125,6 +128,7 @@ def _request_rows(results: Results) -> list[Row]:
         "queue full": metrics["rejected_queue_full"],
     }
     why_rejected = ", ".join(f"{reason}: {count:,}" for reason, count in reasons.items() if count)
+    why_held = ", ".join(f"{cause} {steps:,}" for cause, steps in _held_back(results).items())
     lengths = f"{metrics['prompt_mean_tokens']:,.0f} prompt and {metrics['output_mean_tokens']:,.0f} output tokens"
     rows = [
         _counted("arrived", metrics["requests"], f"{lengths} on average"),
@@ -156,10 +160,31 @@ def _request_rows(results: Results) -> list[Row]:
             _time(metrics["waited_max_ns"]),
             f"of the admitted; median {_time(metrics['waited_p50_ns'])}, 99 % {_time(metrics['waited_p99_ns'])}",
         ),
+        Row(
+            "queue", _number(metrics["waiting_mean"]), f"{metrics['waiting_peak']:,}", "waiting at once, mean and most"
+        ),
+        Row(
+            "held back",
+            f"{sum(_held_back(results).values()):,}",
+            "",
+            f"steps that admitted nobody more, for: {why_held}",
+        ),
         Row("simulated", _time(metrics["duration_ns"]), "", f"{metrics['steps']:,} engine steps"),
     ]
     rare = {"cut", "aborted", "unfinished"}
     return [row for row in rows if row.name not in rare or row.figure != "0"]
+
+
+def _held_back(results: Results) -> dict[str, int]:
+    """Steps by what held back the head of the queue: where it is not memory, compute is short and not memory."""
+    metrics = results.metrics
+    causes = {
+        "memory refused": "refusals",
+        "tokens of the step used up": "held_back_by_token_budget",
+        "seats taken": "held_back_by_max_num_seqs",
+        "preempting": "held_back_by_preemption",
+    }
+    return {cause: int(metrics[name] or 0) for cause, name in causes.items()}
 
 
 def _remarks(results: Results) -> list[Text]:
@@ -180,6 +205,10 @@ def _time(nanoseconds: int | float | None) -> str:
 
 def _share(value: int | float | None) -> str:
     return "-" if value is None else f"{value:.2%}"
+
+
+def _number(value: int | float | None) -> str:
+    return "-" if value is None else f"{value:,.1f}"
 
 
 def _counted(name: str, count: int | float | None, meaning: str) -> Row:

@@ -167,6 +167,7 @@ def _describe(scenario: Scenario, planned: Plan) -> dict[str, Any]:
     shape = planned.shape
     return {
         "question": scenario.question,
+        "overrides": list(scenario.overrides),
         "seed": scenario.seed,
         "versions": {
             "kvsim": __version__,

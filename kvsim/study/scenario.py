@@ -103,7 +103,8 @@ class StudyTable:
 class Scenario(Consistent):
     """One question, with all that is needed to answer it.
 
-    `base` is the folder that paths in it start from, `source` what messages call it.
+    `base` is the folder that paths in it start from, `source` what messages call it, `overrides` the keys that were
+    set anew, as they were typed.
     """
 
     question: str = field(validator=not_blank)
@@ -115,6 +116,7 @@ class Scenario(Consistent):
     study: StudyTable = field(factory=StudyTable)
     base: Path = field(default=Path(), metadata=_NOT_IN_FILE)
     source: str = field(default="scenario", metadata=_NOT_IN_FILE)
+    overrides: tuple[str, ...] = field(default=(), metadata=_NOT_IN_FILE)
 
     @staticmethod
     def contradictions(values: Mapping[str, Any]) -> list[str]:
@@ -141,12 +143,13 @@ def load_scenario(path: str | Path, overrides: str | Iterable[str] = ()) -> Scen
     Raises ScenarioError with all problems of the file.
     """
     path = Path(path)
-    table = _overridden(path, [overrides] if isinstance(overrides, str) else overrides)
+    overrides = (overrides,) if isinstance(overrides, str) else tuple(overrides)
+    table = _overridden(path, overrides)
     try:
         scenario = TableReader(WORKLOADS, LENGTHS, DURATIONS).read(table, Scenario)
     except StructureError as error:
         raise ScenarioError(str(path), error.problems) from None
-    return evolve(scenario, base=path.parent, source=str(path))
+    return evolve(scenario, base=path.parent, source=str(path), overrides=overrides)
 
 
 def load_study(path: str | Path, overrides: Iterable[str] = ()) -> StudyTable:
@@ -167,6 +170,16 @@ class _OnlyStudy:
 def scenario_dict(scenario: Scenario) -> dict[str, Any]:
     """The scenario as the tables of its file, with defaults filled in; sizes in bytes, times in nanoseconds."""
     return table_of(scenario, WORKLOADS, LENGTHS, DURATIONS)
+
+
+def named_overrides(overrides: Iterable[str]) -> str:
+    """Such as "with memory.block_size = 128, without engine.timeout"; "" for none. The last of a key counts."""
+    values = {key.strip(): value.strip() for key, _, value in (override.partition("=") for override in overrides)}
+    values.pop("question", None)  # is shown itself
+    kept = [f"{key} = {value}" for key, value in values.items() if value]
+    removed = [key for key, value in values.items() if not value]
+    parts = (("with", kept), ("without", removed))
+    return ", ".join(f"{word} {', '.join(listed)}" for word, listed in parts if listed)
 
 
 def _overridden(path: Path, overrides: Iterable[str]) -> dict[str, Any]:

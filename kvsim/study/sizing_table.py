@@ -12,6 +12,9 @@ from kvsim.model.budget import KVBudget
 from kvsim.model.sizing import CLAIM, Sizing
 from kvsim.units import format_bytes
 
+_KIB = 2**10
+_NOT_GIVEN = ": not given"
+
 Figure = Callable[[Accounting], str]
 
 
@@ -59,7 +62,7 @@ def _sections(sizing: Sizing) -> list[tuple[str, list[tuple[str, Figure]]]]:
                 ("max concurrency", lambda of: f"{of.max_concurrency:.2f}"),
                 ("whole requests at their largest", lambda of: f"{of.whole_requests:,}"),
                 ("longest length", _longest),
-                ("fits", lambda of: "yes" if of.fits else f"misses {of.missing_bytes:,} B"),
+                ("fits", lambda of: "yes" if of.fits else f"misses {_exact(of.missing_bytes)}"),
             ],
         ),
         (
@@ -105,8 +108,10 @@ def _longest(of: Accounting) -> str:
 
 
 def _exact(num_bytes: int | None) -> str:
-    """To the byte: rounded down it would be too small by a request."""
-    return "" if num_bytes is None else f"{num_bytes:,} B"
+    """To the byte, as rounded down it would be too small by a request, and as people say it."""
+    if num_bytes is None:
+        return ""
+    return f"{num_bytes:,} B" + (f"\n{format_bytes(num_bytes)}" if num_bytes > _KIB else "")
 
 
 def _ranks(sizing: Sizing) -> str:
@@ -124,8 +129,16 @@ def _formulas(sizing: Sizing, budget: KVBudget) -> list[Text]:
     return [Text(line) for line in lines]
 
 
+def _assumed(assumption: str) -> str:
+    """Such as "Assumed: 1 GiB of activations, none being given"; most say themselves why they were taken."""
+    name, _, value = assumption.removesuffix(_NOT_GIVEN).partition(" ")
+    return (
+        f"Assumed: {value} of {name}, none being given" if assumption.endswith(_NOT_GIVEN) else f"Assumed: {assumption}"
+    )
+
+
 def _remarks(sizing: Sizing) -> list[Text]:
-    remarks = [Text(f"Assumed: {assumption}", style="yellow") for assumption in sizing.assumptions]
+    remarks = [Text(_assumed(assumption), style="yellow") for assumption in sizing.assumptions]
     if sizing.engine_refusal is not None:
         remarks.append(Text(f"{sizing.engine_name}: {sizing.engine_refusal}", style="yellow"))
     remarks.append(Text(CLAIM, style="dim italic"))

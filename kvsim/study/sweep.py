@@ -1,6 +1,6 @@
 """Many runs of one question: every combination of some values, with some seeds, and what each came to."""
 
-from collections.abc import Callable, Generator, Iterable, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from contextlib import ExitStack, closing
 from functools import cached_property
 from pathlib import Path
@@ -42,7 +42,8 @@ class Combination(NamedTuple):
 class Sweep:
     """The outcome of all runs. `table` has a row a run: the varied keys, seed, outcome, error and all figures.
 
-    `num_kept` runs had been kept by an earlier sweep that was stopped.
+    `overrides` are the keys set anew in all of them; `num_kept` runs had been kept by an earlier sweep that was
+    stopped. A note says which runs it is about.
     """
 
     question: str
@@ -51,6 +52,7 @@ class Sweep:
     table: pl.DataFrame
     notes: tuple[str, ...]
     num_kept: int
+    overrides: tuple[str, ...] = ()
 
     @cached_property
     def combinations(self) -> tuple[Combination, ...]:
@@ -169,9 +171,25 @@ def _swept(planned: SweepPlan, records: Sequence[Record], num_kept: int) -> Swee
         axes=planned.axes,
         num_seeds=planned.num_seeds,
         table=pl.DataFrame(columns),
-        notes=tuple(dict.fromkeys(note for record in records for note in record.notes)),
+        notes=tuple(_notes(planned.runs, records)),
         num_kept=num_kept,
+        overrides=tuple(planned.identity["overrides"]),
     )
+
+
+def _notes(runs: Sequence[Run], records: Sequence[Record]) -> Iterator[str]:
+    """Each note once, with the run that it is about, or how many."""
+    about: dict[str, list[Run]] = {}
+    for run, record in zip(runs, records, strict=True):
+        for note in record.notes:
+            about.setdefault(note, []).append(run)
+    for note, noted in about.items():
+        if len(noted) == len(runs):
+            yield f"{note} (all runs)"
+        elif len(noted) == 1:
+            yield f"{note} ({noted[0].name})"
+        else:
+            yield f"{note} ({len(noted):,} of {len(runs):,} runs; the first is {noted[0].name})"
 
 
 def _parameter_column(key: str, values: Sequence[Scalar]) -> pl.Series:

@@ -9,7 +9,7 @@ from kvsim.study.vary import Scalar
 from kvsim.units import format_duration
 
 ONE_POINT = 0.01
-"""Of a share: what is not worth a longer block table."""
+"""A percentage point of a share: what is not worth a longer block table."""
 
 
 class Line(NamedTuple):
@@ -23,11 +23,19 @@ class Best(NamedTuple):
     line: Line
     point: Combination
     reason: str
+    runner_up: Combination
+    """What would be best without it."""
 
 
 def first_key(sweep: Sweep) -> str:
     """What the results are seen against."""
     return sweep.axes[0].key if sweep.axes else "seed"
+
+
+def varied(sweep: Sweep) -> str:
+    """Such as "over memory.block_size, workload.rate, 5 seeds"."""
+    keys = [axis.key for axis in sweep.axes]
+    return "over " + ", ".join([*keys, *([f"{sweep.num_seeds:,} seeds"] if sweep.num_seeds > 1 else [])])
 
 
 def lines(sweep: Sweep) -> list[Line]:
@@ -51,23 +59,36 @@ def best_values(sweep: Sweep) -> list[Best]:
     found = []
     for line in lines(sweep):
         points = [point for point in line.points if point.mean("slack_share") is not None]
-        best = (RULES.get(key, _calmest)(key, points) or _calmest(key, points)) if len(points) > 1 else None
-        if best is not None:
-            found.append(Best(line, *best))
+        if len(points) > 1:
+            point, reason = _chosen(key, points)
+            runner_up, _ = _chosen(key, [other for other in points if other is not point])
+            found.append(Best(line, point, reason, runner_up))
     return found
 
 
+def _chosen(key: str, points: Sequence[Combination]) -> "Choice":
+    return RULES.get(key, _calmest)(key, points) or _calmest(key, points)
+
+
 def sentence(best: Best, key: str) -> str:
-    """Such as "workload.rate = 2: best memory.block_size is 16, ..."."""
+    """Such as "workload.rate = 2: best memory.block_size is 16, ...", and how close the next one comes."""
     where = f"{named(best.line.parameters)}: best" if best.line.parameters else "Best"
-    return f"{where} {key} is {best.point.parameters[key]}, {best.reason}."
+    other = best.runner_up
+    figures = (
+        f"{_slack(other)} slack, {_hits(other)} hits, {_lost(other):,.4g} lost, {_of(other, 'refused'):,.4g} refused, "
+        f"{_of(other, 'preemptions'):,.4g} preemptions"
+    )
+    return (
+        f"{where} {key} is {best.point.parameters[key]}, {best.reason}. Runner-up: {other.parameters[key]}, with "
+        f"{figures}."
+    )
 
 
-Choice = tuple[Combination, str] | None
-"""The best point and why, or None where a rule does not tell."""
+Choice = tuple[Combination, str]
+"""The best point and why."""
 
 
-def _largest_blocks(key: str, points: Sequence[Combination]) -> Choice:
+def _largest_blocks(key: str, points: Sequence[Combination]) -> Choice | None:
     """Large blocks make short tables, as long as slack and hits hardly suffer."""
     least = min(points, key=lambda point: _of(point, "slack_share"))
     most = max(points, key=lambda point: _of(point, "hit_share"))
@@ -82,22 +103,24 @@ def _largest_blocks(key: str, points: Sequence[Combination]) -> Choice:
         return None
     best = max(good, key=lambda point: _of(point, "block_size_tokens"))
     return best, (
-        f"the largest within one point of the least slack ({_against(_slack, best, least, key, ' of allocated')}) and "
-        f"of the most hits ({_against(_hits, best, most, key, ' of prompt tokens')}): prefixes are found again from "
-        f"{_of(best, 'block_size_tokens'):,.0f} tokens on, and the block table of a request of "
-        f"{_of(best, 'max_model_len'):,.0f} tokens has {_against(_table_length, best, smallest, key, ' entries')}"
+        f"the largest within one percentage point of the least slack "
+        f"({_against(_slack, best, least, key, ' of allocated')}) and of the most hits "
+        f"({_against(_hits, best, most, key, ' of prompt tokens')}): "
+        f"prefixes are found again from {_of(best, 'block_size_tokens'):,.0f} tokens on, "
+        f"and the block table of a request of {_of(best, 'max_model_len'):,.0f} tokens has "
+        f"{_against(_table_length, best, smallest, key, ' entries')}"
     )
 
 
-def _most_traffic(key: str, points: Sequence[Combination]) -> Choice:
+def _most_traffic(key: str, points: Sequence[Combination]) -> Choice | None:
     return _last_untroubled(sorted(points, key=lambda point: float(point.parameters[key])), "the most")
 
 
-def _least_memory(_key: str, points: Sequence[Combination]) -> Choice:
+def _least_memory(_key: str, points: Sequence[Combination]) -> Choice | None:
     return _last_untroubled(sorted(points, key=lambda point: -_of(point, "pool_bytes")), "the least")
 
 
-def _last_untroubled(points: Sequence[Combination], which: str) -> Choice:
+def _last_untroubled(points: Sequence[Combination], which: str) -> Choice | None:
     """The last of those up to which memory troubles nobody; `points` are in the order of growing trouble."""
     untroubled = None
     for point in points:
@@ -137,7 +160,7 @@ def _against(
     return f"{here}{unit}" + ("" if here == there else f" against {there} at {other.parameters[key]}")
 
 
-RULES: dict[str, Callable[[str, Sequence[Combination]], Choice]] = {
+RULES: dict[str, Callable[[str, Sequence[Combination]], Choice | None]] = {
     "memory.block_size": _largest_blocks,
     "memory.budget": _least_memory,
     "memory.num_blocks": _least_memory,
@@ -145,7 +168,7 @@ RULES: dict[str, Callable[[str, Sequence[Combination]], Choice]] = {
     "workload.clients": _most_traffic,
     "workload.speedup": _most_traffic,
 }
-"""What is best for a key; for any other, what troubles requests least."""
+"""What is best for a key; for any other, and where a rule gives None, what troubles requests least."""
 
 
 def _of(point: Combination, figure: str) -> float:

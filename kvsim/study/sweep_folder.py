@@ -68,6 +68,11 @@ def _told_by(run: Run) -> dict[str, Any]:
     return {"parameters": run.parameters, "seed": run.scenario.seed}
 
 
+def num_kept_in(path: Path) -> int:
+    """How many runs a folder holds."""
+    return len(list((path / _RUNS).glob(_RUN_FILES)))
+
+
 @contextmanager
 def opened(path: Path, identity: Mapping[str, Any], *, fresh: bool) -> Iterator[SweepFolder]:
     """A folder that is there, for a sweep. Raises OutputError where another one is at work in it, or was and has

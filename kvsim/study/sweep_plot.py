@@ -7,8 +7,9 @@ from pathlib import Path
 from textwrap import fill, shorten
 from typing import TYPE_CHECKING, NamedTuple
 
+from kvsim.study.scenario import named_overrides
 from kvsim.study.sweep import Combination, Sweep
-from kvsim.study.sweep_best import best_values, first_key, lines, sentence
+from kvsim.study.sweep_best import best_values, first_key, lines, sentence, varied
 from kvsim.study.sweep_plan import named
 
 if TYPE_CHECKING:
@@ -38,7 +39,9 @@ PANELS = (
 
 
 def plot_panel(sweep: Sweep, panel: Panel, *, ax: "Axes | None" = None) -> "Axes":
-    """Means over the seeds, with all that lies between the least and the most shaded, and the best marked by stars."""
+    """Means over the seeds, each with a bar from the least to the most and the band between these shaded; the best are
+    marked by stars.
+    """
     if ax is None:
         from matplotlib.figure import Figure
 
@@ -56,7 +59,9 @@ def plot_panel(sweep: Sweep, panel: Panel, *, ax: "Axes | None" = None) -> "Axes
         colour = f"C{number % 10}"
         label = _plain(shorten(named(line.parameters), 60, placeholder=" ...")) if number < _MOST_IN_LEGEND else None
         ax.plot(x, [_mean(point, panel) for point in points], "o-", color=colour, markersize=4, label=label or None)
-        ax.fill_between(x, low, high, color=colour, alpha=0.15, linewidth=0)
+        if sweep.num_seeds > 1:
+            ax.fill_between(x, low, high, color=colour, alpha=0.2, linewidth=0)
+            ax.vlines(x, low, high, color=colour, linewidth=1.2)
         for one in best:
             if one.line.parameters == line.parameters:
                 at = places[one.point.parameters[first_key(sweep)]]
@@ -67,7 +72,9 @@ def plot_panel(sweep: Sweep, panel: Panel, *, ax: "Axes | None" = None) -> "Axes
 
 
 def save_sweep_plot(sweep: Sweep, path: Path) -> None:
-    """All panels under the question, and below them what is best and at what price; equal numbers give equal bytes."""
+    """The panels that are not 0 in all runs, under the question, and below them what is best and at what price; equal
+    numbers give equal bytes.
+    """
     import matplotlib.style
     from matplotlib.figure import Figure
 
@@ -79,19 +86,29 @@ def save_sweep_plot(sweep: Sweep, path: Path) -> None:
 
 
 def _draw_all(sweep: Sweep, figure: "Figure") -> None:
-    axes = figure.subplots(2, 2, sharex=True).flat
-    for panel, ax in zip(PANELS, axes, strict=True):
+    shown = [panel for panel in PANELS if sweep.table[panel.figure].sum()] or [*PANELS[:1]]
+    columns = 1 if len(shown) == 1 else 2
+    rows = -(-len(shown) // columns)
+    axes = list(figure.subplots(rows, columns, squeeze=False).flat)
+    for panel, ax in zip(shown, axes, strict=False):
         plot_panel(sweep, panel, ax=ax)
-        ax.label_outer()
-        ax.yaxis.set_tick_params(labelleft=True)
-        ax.set_ylabel(panel.label)
+    for ax in axes[len(shown) :]:
+        ax.set_axis_off()
     if sweep.axes[1:]:
         axes[0].legend(fontsize=9)
-    figure.suptitle(_plain(shorten(sweep.question, 200, placeholder=" ...")), fontsize=16, wrap=True)
+    about = [sweep.question, named_overrides(sweep.overrides), varied(sweep)]
+    title = "\n".join(
+        _plain(shorten(line, 120 if at else 200, placeholder=" ...")) for at, line in enumerate(about) if line
+    )
+    figure.suptitle(title, fontsize=15, wrap=True)
     best = best_values(sweep)
     said = [sentence(one, first_key(sweep)) for one in best[:_MOST_SENTENCES]]
     if len(best) > _MOST_SENTENCES:
         said.append(f"(and {len(best) - _MOST_SENTENCES} lines more)")
+    if none := [panel.label for panel in PANELS if panel not in shown]:
+        said.append(f"None in any run: {', '.join(none)}.")
+    if sweep.num_seeds > 1:
+        said.append(f"Points are means over {sweep.num_seeds:,} seeds, bars go from the least to the most.")
     figure.supxlabel("\n".join(_plain(fill(one, 140)) for one in said), fontsize=10.5)
 
 

@@ -9,12 +9,14 @@ from rich.table import Table
 from rich.text import Text
 
 from kvsim.engine.results import CLAIM
+from kvsim.study.scenario import named_overrides
 from kvsim.study.sweep import Combination, Sweep
-from kvsim.study.sweep_best import best_values, first_key, sentence
+from kvsim.study.sweep_best import best_values, first_key, sentence, varied
 from kvsim.study.vary import Scalar
 from kvsim.units import format_duration
 
 _MOST_NOTES = 10
+_MANY_COLUMNS = 7
 
 
 class Column(NamedTuple):
@@ -53,17 +55,23 @@ COLUMNS = (
 def sweep_page(sweep: Sweep) -> RenderableType:
     """A row a combination, the best marked, then what is best and why, what failed apart."""
     columns = [column for column in COLUMNS if not (column.rare and _is_zero(sweep, column))]
-    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
-    for name in (*_short_names([axis.key for axis in sweep.axes]), *(column.name for column in columns)):
-        table.add_column(name, justify="right", overflow="fold")
+    table = Table(box=None, pad_edge=False, padding=(0, 2 if len(columns) < _MANY_COLUMNS else 1, 0, 0))
+    for name in (*_short_names([axis.key for axis in sweep.axes]), *map(_heading, columns)):
+        table.add_column(name, justify="right", overflow="fold", vertical="top")
     best = best_values(sweep)
     for combination in sweep.combinations:
         is_best = any(one.point.parameters == combination.parameters for one in best)
         cells = (*map(_value, combination.parameters.values()), *_cells(combination, columns))
         table.add_row(*cells, style="bold" if is_best else None)
     said = [Text(sentence(one, first_key(sweep)), style="bold") for one in best]
-    question = Text(sweep.question, style="bold")
-    return Group(question, Padding(table, (1, 0)), *said, *_remarks(sweep))
+    about = [named_overrides(sweep.overrides), varied(sweep)]
+    heading = (Text(sweep.question, style="bold"), *(Text(line) for line in about if line))
+    return Group(*heading, Padding(table, (1, 0)), *said, *_remarks(sweep))
+
+
+def _heading(column: Column) -> str:
+    """In two lines, so that all columns fit 80 characters."""
+    return {"preemptions": "preemp-\ntions"}.get(column.name, column.name.replace(" ", "\n"))
 
 
 def _is_zero(sweep: Sweep, column: Column) -> bool:
@@ -86,7 +94,7 @@ def _cell(combination: Combination, column: Column) -> str:
     mean, spread = combination.mean(column.figure), combination.spread(column.figure)
     if mean is None:
         return "-"
-    return column.written(mean) + ("" if spread is None else f" \u00b1 {column.written(spread)}")
+    return column.written(mean) + ("" if spread is None else f"\n\u00b1{column.written(spread)}")
 
 
 def _value(value: Scalar) -> str:
@@ -113,6 +121,7 @@ def sweep_json(sweep: Sweep) -> dict[str, Any]:
     """All runs, what is best, and what a reader should know."""
     return {
         "question": sweep.question,
+        "overrides": list(sweep.overrides),
         "vary": {axis.key: [value.shown for value in axis.values] for axis in sweep.axes},
         "seeds": sweep.num_seeds,
         "runs": sweep.table.to_dicts(),

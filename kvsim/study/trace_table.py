@@ -9,6 +9,7 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
+from kvsim.study.hits_table import finer_sizes
 from kvsim.study.servegen import LengthWindows, RateWindows
 from kvsim.study.trace_info import Spread, TraceInfo
 
@@ -16,30 +17,35 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 
-def info_page(info: TraceInfo, name: str) -> RenderableType:
-    """Lengths, arrivals, sharing; then what the file lacks and what is odd in it."""
+def info_page(info: TraceInfo, name: str, block_tokens: int | None = None) -> RenderableType:
+    """Lengths, arrivals, sharing; then what the file lacks and what is odd in it.
+
+    `block_tokens` is what an id of the trace stands for, if it has any.
+    """
     lengths = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
-    lengths.add_column("tokens")
+    lengths.add_column("")
     for column in ("mean", "median", "p99", "min", "max"):
         lengths.add_column(column, justify="right", no_wrap=True)
     for what, spread in (("prompt", info.prompt), ("output", info.output)):
         if spread is not None:
-            lengths.add_row(what, *_figures(spread))
+            lengths.add_row(f"{what} tokens", *_figures(spread))
     if info.reuse_distance is not None:
         lengths.add_section()
-        lengths.add_row(f"blocks of {info.reuse_block_size:,} between two uses", *_figures(info.reuse_distance))
+        lengths.add_row(f"blocks ({info.reuse_block_size:,} tokens) between two uses", *_figures(info.reuse_distance))
     figures = Table(box=None, pad_edge=False, show_header=False, padding=(0, 2, 0, 0))
     figures.add_column(no_wrap=True)
     figures.add_column(justify="right", no_wrap=True)
     figures.add_column(style="dim", overflow="fold")
     for row in (*_arrival_rows(info), *_sharing_rows(info)):
         figures.add_row(*row)
+    finer = finer_sizes(block_tokens, list(info.ideal_hit_tokens or ()))
     notes = [f"Missing in this format: {', '.join(info.missing)}."] if info.missing else []
     notes += [f"Odd rows: {count:,} with {what}." for what, count in info.odd_rows.items()]
     return Group(
         Text(f"{name}: format {info.format}, {info.rows:,} requests", style="bold"),
         Padding(lengths, (1, 0)),
         figures,
+        *([Text(finer, style="dim")] if finer else []),
         *(Text(note, style="yellow") for note in notes),
     )
 

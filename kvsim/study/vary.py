@@ -81,7 +81,7 @@ def _axis(key: str, values: Iterable[Value]) -> Axis:
     if not all(key.split(".")):
         raise ValueError(f"must have a key such as memory.block_size, got {shown(key)}")
     if key == "seed":
-        raise ValueError("seed is varied by a number of seeds")
+        raise ValueError("seed is varied by a number of seeds: use --seeds, or [study] seeds")
     if table in ("question", "study"):
         raise ValueError(f"{key} is not varied: it changes nothing in a run")
     different: dict[tuple[bool, Scalar], Value] = {}

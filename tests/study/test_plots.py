@@ -1,5 +1,6 @@
 """Pictures: what is drawn is what was measured, at any size of a run."""
 
+import itertools
 import struct
 from itertools import pairwise
 from pathlib import Path
@@ -10,11 +11,13 @@ import pytest
 from attrs import evolve
 from hypothesis import example, given
 from hypothesis import strategies as st
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.figure import Figure
 
 from kvsim.engine.results import Results
 from kvsim.engine.tables import SCHEMAS, MemoryShape, TablesInMemory
 from kvsim.engine.totals import Totals
-from kvsim.study.plots import PLOTS, TimeColumns, plot_memory, save_memory_plot
+from kvsim.study.plots import PLOTS, TimeColumns, plot_memory, plot_requests, save_memory_plot
 from kvsim.study.run import simulate
 from kvsim.study.scenario import load_scenario
 from tests.study.makers import write_scenario
@@ -59,8 +62,8 @@ def test_a_short_run_is_drawn_instant_by_instant(short: Results) -> None:
     columns = TimeColumns.of(short)
     assert columns.mean["live_bytes"].tolist() == short.timeline["live_bytes"].to_list()
     assert columns.peak["allocated_bytes"].tolist() == short.timeline["allocated_bytes"].to_list()
-    refused = short.timeline.filter(pl.col("refused") > 0)
-    assert columns.moments["refused"].tolist() == (refused["time_ns"].to_numpy() / 1e9).tolist()
+    preempted = short.timeline.filter(pl.col("preempted") > 0)
+    assert columns.moments["preempted"].tolist() == (preempted["time_ns"].to_numpy() / 1e9).tolist()
     assert columns.times[:-1].tolist() == (short.timeline["time_ns"].to_numpy() / 1e9).tolist()
     assert columns.times[-1] == columns.times[-2]
 
@@ -104,10 +107,16 @@ def assert_drawn_as_it_was(columns: TimeColumns, timeline: pl.DataFrame) -> None
         assert np.allclose(columns.mean[name], mean, rtol=1e-9, atol=1e-6), name
     peak = np.where(holds_somewhere, timeline["allocated_bytes"].to_numpy(), 0).max(axis=1)
     assert columns.peak["allocated_bytes"].tolist() == peak.tolist()
-    for event in ("refused", "preempted"):
-        happened = seconds[timeline[event].to_numpy() > 0]
-        column = (happened >= begin) & ((happened < end) | (end == columns.times[-1]))
-        assert columns.moments[event].tolist() == columns.times[:-1][column.any(axis=1)].tolist(), event
+    blocked: list[float] = []
+    for now, row in enumerate(timeline.rows(named=True)):
+        before = timeline.row(now - 1, named=True) if now else None
+        is_within = before and all(row[name] == before[name] for name in ("logical_bytes", "running"))
+        blocked.append(blocked[-1] if is_within and not row["refused"] else float(row["refused"] > 0))
+    share = (overlaps * np.array(blocked)).sum(axis=1) / (columns.times[1:] - columns.times[:-1])
+    assert np.allclose(columns.mean["blocked"], share, rtol=1e-9, atol=1e-6)
+    happened = seconds[timeline["preempted"].to_numpy() > 0]
+    column = (happened >= begin) & ((happened < end) | (end == columns.times[-1]))
+    assert columns.moments["preempted"].tolist() == columns.times[:-1][column.any(axis=1)].tolist()
 
 
 @st.composite
@@ -162,7 +171,8 @@ def test_parts_without_rows_change_nothing(short: Results) -> None:
 def test_refusals_and_preemptions_are_marked_and_counted(short: Results) -> None:
     labels = [text.get_text() for text in plot_memory(short).get_legend().get_texts()]
     assert short.metrics["preemptions"]
-    assert f"refused ({short.metrics['refused']:,} requests)" in labels
+    share = short.metrics["blocked_ns"] / short.totals.duration_ns
+    assert f"refused ({short.metrics['refused']:,} requests, {share:.2%} of the time)" in labels
     assert f"preempted ({short.metrics['preempted']:,} requests)" in labels
     assert f"slack ({short.metrics['slack_share']:.2%} of allocated)" in labels
 
@@ -171,7 +181,37 @@ def test_refusals_and_preemptions_are_marked_and_counted(short: Results) -> None
 def test_axes_carry_units(short: Results, name: str) -> None:
     ax = PLOTS[name](short)
     assert ax.get_xlabel() == "time (s)"
-    assert ax.get_ylabel() in ("KV cache on one device (KiB)", "slack (% of allocated)", "requests")
+    labels = ("KV cache on one device (KiB)", "slack (% of allocated)", "requests", "running (requests)")
+    assert ax.get_ylabel() in labels
+
+
+def test_refused_time_is_drawn_as_long_as_it_was(long: Results) -> None:
+    columns = TimeColumns.of(long)
+    drawn_s = (columns.mean["blocked"] * np.diff(columns.times)).sum()
+    assert long.metrics["blocked_ns"]
+    assert drawn_s == pytest.approx(long.metrics["blocked_ns"] / 1e9)
+
+
+def test_the_legend_is_within_the_picture(short: Results, long: Results) -> None:
+    for size, results in itertools.product(((16, 11), (8, 6)), (short, long)):
+        figure = Figure(figsize=size, layout="constrained")
+        ax = plot_memory(results, ax=figure.subplots())
+        FigureCanvasAgg(figure).draw()
+        legend = ax.get_legend().get_window_extent()
+        assert len(ax.get_legend().get_texts()) == 7
+        assert legend.x0 >= 0
+        assert legend.x1 <= figure.bbox.x1
+        assert legend.y1 <= figure.bbox.y1
+
+
+def test_many_more_that_wait_have_an_axis_of_their_own(long: Results) -> None:
+    crowded = long.timeline.with_columns(pl.lit(2).alias("running"), pl.lit(500).alias("waiting"))
+    ax = plot_requests(with_timeline(long, crowded))
+    assert ax.get_ylabel() == "running (requests)"
+    assert ax.get_ylim()[1] < 3
+    (other,) = [one for one in ax.figure.axes if one is not ax]
+    assert (other.get_ylabel(), other.get_ylim()[1] > 500) == ("waiting (requests)", True)
+    assert [text.get_text() for text in ax.get_legend().get_texts()] == ["waiting (right)", "running (left)"]
 
 
 def test_the_time_axis_counts_in_what_people_count_in(short: Results) -> None:

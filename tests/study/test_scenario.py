@@ -247,7 +247,10 @@ def test_all_problems_are_reported_at_once(tmp_path: Path) -> None:
         ),
         ("study.write=plot", "study.write must be a list, got 'plot'"),
         ("study.vary=3", "study.vary must be a table of keys and their values, got 3"),
-        ("study.vary={seed=[1]}", "study.vary cannot be: seed is varied by a number of seeds, got {'seed': [1]}"),
+        (
+            "study.vary={seed=[1]}",
+            "study.vary cannot be: seed is varied by a number of seeds: use --seeds, or [study] seeds, got {'seed': [1]}",
+        ),
         ("study.seeds=0", "study.seeds must be between 1 and 10,000, got 0"),
         ("extra=1", "extra: unknown key (known: question, seed, model, memory, workload, engine, study)"),
         ("seed=-1", "seed must be between 0 and 9,223,372,036,854,775,807, got -1"),

@@ -158,7 +158,7 @@ def test_a_trace_is_replayed_as_by_a_single_run(tmp_path: Path) -> None:
         ).row(0, named=True)
         alone = simulate(load_scenario(path, chosen)).metrics
         assert {name: row[name] for name in alone} == alone
-    assert swept.notes == simulate(load_scenario(path)).notes
+    assert swept.notes == tuple(f"{note} (all runs)" for note in simulate(load_scenario(path)).notes)
 
 
 def test_a_bad_trace_is_refused_before_anything_runs(tmp_path: Path) -> None:

@@ -84,7 +84,7 @@ def test_problems_beyond_twenty_are_counted(tmp_path: Path) -> None:
         (["memory.block_size"], None, (), "must be key=values such as memory.block_size=1,2,4"),
         (["memory.block_sise=1,2"], None, (), "memory.block_sise: unknown key (did you mean block_size?)"),
         (["memory.block_size.x=1"], None, (), "block_size is not a table, got 'memory.block_size.x=1'"),
-        (["seed=1,2"], None, (), "seed is varied by a number of seeds"),
+        (["seed=1,2"], None, (), "seed is varied by a number of seeds: use --seeds, or [study] seeds"),
         (["memory.block_size=1"], 0, (), "must be between 1 and 10,000, got 0"),
         (["memory.block_size=1:1000:1"], 1000, (), "a sweep must have at most 100,000 runs, got 1,000,000"),
         (["memory.block_size=1"], 2, ("seed=9223372036854775807",), "seed must leave room for 2 seeds"),

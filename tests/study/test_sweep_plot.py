@@ -33,8 +33,9 @@ def test_a_line_for_each_value_of_the_second_key() -> None:
 def test_means_are_drawn_and_the_whole_range_is_shaded() -> None:
     sweep = make_sweep({"memory.block_size": [2, 4]}, *blocks(0.25, 0.75, 0.5, 0.5), seeds=2)
     assert drawn(sweep) == [([2.0, 4.0], [50.0, 50.0])]
-    (band,) = plot_panel(sweep, SLACK).collections
+    band, bars = plot_panel(sweep, SLACK).collections
     assert {tuple(corner) for corner in band.get_paths()[0].vertices} == {(2, 25), (2, 75), (4, 50)}
+    assert [segment.tolist() for segment in bars.get_segments()] == [[[2, 25], [2, 75]], [[4, 50], [4, 50]]]
 
 
 def test_the_best_is_marked_by_a_star() -> None:

@@ -84,7 +84,7 @@ def test_tables_are_values_in_a_list() -> None:
         (["memory"], "must be key=values such as memory.block_size=1,2,4 or workload.rate=2:12:2, got 'memory'"),
         (["memory.=1"], "must have a key such as memory.block_size, got 'memory.'"),
         (["=1"], "must have a key such as memory.block_size, got ''"),
-        (["seed=1,2"], "seed is varied by a number of seeds"),
+        (["seed=1,2"], "seed is varied by a number of seeds: use --seeds, or [study] seeds"),
         (["study.write=[]"], "study.write is not varied: it changes nothing in a run"),
         (["question=a,b"], "question is not varied: it changes nothing in a run"),
         (["a.b=1,2,1"], "a.b has the value 1 twice"),
