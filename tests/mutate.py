@@ -1,8 +1,9 @@
 """Does the suite notice when a rule is broken? `python -m tests.mutate > tests/MUTATIONS.md`; with rules: `... 7 13`.
 
-Each mutation breaks one rule of `golden/vllm_scheduler/README.md` in a copy of the package in a temporary folder, where
-the recorded decisions are replayed and then the tests of the parts that decide, until one fails. Prints what is in
-MUTATIONS.md; ends with 1 if a mutation survives, does not run, or does not end.
+Each mutation breaks one rule of `golden/vllm_scheduler/README.md`, or what chains and windows are to have in common with
+blocks and steps (rule 0), in a copy of the package in a temporary folder, where the recorded decisions are replayed and
+then the tests of the parts that decide, until one fails. Prints what is in MUTATIONS.md; ends with 1 if a mutation
+survives, does not run, or does not end.
 """
 
 import argparse
@@ -30,6 +31,11 @@ TESTS = (
     "tests/model/test_attention.py",
     "tests/memory/test_paged.py",
     "tests/engine/test_against_oracle.py",
+    "tests/memory/test_chain.py",
+    "tests/memory/test_chains.py",
+    "tests/engine/test_clock.py",
+    "tests/engine/test_timeline.py",
+    "tests/engine/test_clocked.py",
 )
 """What is run on each mutation, in this order, up to the first that fails."""
 
@@ -54,6 +60,11 @@ SCHEDULER, STATE, QUEUE, SIMULATION = (
 )
 PAGED, POOL, PREFIX, GROUPS = "memory/paged.py", "memory/pool.py", "memory/prefix.py", "memory/groups.py"
 ATTENTION = "model/attention.py"
+CHAIN, CHAINS, CONTESTED = "memory/chain.py", "memory/chains.py", "memory/contested.py"
+CLOCK, CLOCKED, TIMELINE = "engine/clock.py", "engine/clocked.py", "engine/timeline.py"
+
+NO_RULE = 0
+"""Chains of blocks and windows of steps have no rules of their own: they leave what blocks and steps leave."""
 
 MUTATIONS = (
     Mutation(
@@ -702,6 +713,286 @@ MUTATIONS = (
         "index % segment >= segment - needed",
         "index % segment > segment - needed",
     ),
+    Mutation(
+        NO_RULE,
+        CHAIN,
+        "who lets go leaves a chain in use as far as before",
+        "self.used = max(self.end_counts)",
+        "self.used = self.used",
+    ),
+    Mutation(
+        NO_RULE,
+        CHAIN,
+        "who goes on in a chain takes the others with it",
+        "if self.num_holders > 1:",
+        "if self.num_holders > 99:",
+    ),
+    Mutation(
+        NO_RULE,
+        CHAIN,
+        "a chain is forgotten before those that hang on it",
+        """or self.num_children
+""",
+        "",
+    ),
+    Mutation(
+        NO_RULE,
+        CHAINS,
+        "a look-up does not see what is published lazily",
+        """            if chain.writer is not None:
+                self.catch_up(chain.writer)
+            resident""",
+        "            resident",
+    ),
+    Mutation(
+        NO_RULE,
+        CHAINS,
+        "all hits count as in use",
+        "(used if used < found else found)",
+        "found",
+    ),
+    Mutation(
+        NO_RULE,
+        CHAINS,
+        "a path is one block longer than what is ever computed",
+        """most = num_tokens // size
+""",
+        """most = num_tokens // size + 1
+""",
+    ),
+    Mutation(
+        NO_RULE,
+        CHAINS,
+        "a parent stays known when its last child is forgotten",
+        """            parent = chain.parent
+""",
+        """            parent = None
+""",
+    ),
+    Mutation(
+        NO_RULE,
+        CHAINS,
+        "a hit takes only whole runs out of the cached order",
+        """                runs[-1].low = stop
+""",
+        """                pass
+""",
+    ),
+    Mutation(
+        NO_RULE,
+        CHAINS,
+        "who decodes does not see that what it writes is there already",
+        "if chain.writer is None and chain.resident <= max(chain.first, published):",
+        "if chain.writer is None:",
+    ),
+    Mutation(
+        NO_RULE,
+        CHAINS,
+        "writers of one chain publish in the order in which it came to that",
+        "sorted(self.eager, key=_by_admission)",
+        "list(self.eager)",
+    ),
+    Mutation(
+        NO_RULE,
+        CHAINS,
+        "what was not published when a request leaves has no key",
+        """        if num_full > holder.published:
+            self._publish(holder, num_full)
+        holder.offset = None""",
+        "        holder.offset = None",
+    ),
+    Mutation(
+        NO_RULE,
+        CHAINS,
+        "who has left still writes its chains",
+        """            if chain.writer is holder:
+                chain.writer = None""",
+        "            pass",
+    ),
+    Mutation(
+        NO_RULE,
+        CHAINS,
+        "content stays known when its last block is evicted",
+        "if low == chain.first and not chain.num_paths:",
+        "if False:",
+    ),
+    Mutation(
+        NO_RULE,
+        CHAINS,
+        "the youngest spare stands in",
+        "spare = next((spare for spare in chain.spares if spare.low == chain.resident), None)",
+        "spare = next((spare for spare in reversed(chain.spares) if spare.low == chain.resident), None)",
+    ),
+    Mutation(
+        NO_RULE,
+        CHAINS,
+        "an overtaken writer is not noticed",
+        "and (chain.writer or holder) is holder:",
+        ":",
+    ),
+    Mutation(
+        NO_RULE,
+        CHAINS,
+        "a second block of a key that is not the last of its path is a spare",
+        "if high == low + 1 == end:",
+        "if high == low + 1:",
+    ),
+    Mutation(
+        NO_RULE,
+        CHAINS,
+        "a contest begins before its writer is caught up with",
+        """            self.catch_up(writer)
+            chain.writer = None""",
+        "            chain.writer = None",
+    ),
+    Mutation(
+        NO_RULE,
+        CONTESTED,
+        "in a contest the owner of a spare holds the other block",
+        """        copies[-1] = owned[holder.spare]
+""",
+        """        pass
+""",
+    ),
+    Mutation(
+        NO_RULE,
+        CONTESTED,
+        "the youngest copy is hit",
+        "chain.copies.setdefault(index, []).append(copy)",
+        "chain.copies.setdefault(index, []).insert(0, copy)",
+    ),
+    Mutation(
+        NO_RULE,
+        CONTESTED,
+        "a run of copies is evicted from its other end",
+        "run.copies.popitem(last=False)",
+        "run.copies.popitem()",
+    ),
+    Mutation(
+        NO_RULE,
+        CLOCK,
+        "the ticks of a residue class run backwards",
+        """residue = -offset % size
+""",
+        """residue = offset % size
+""",
+    ),
+    Mutation(
+        NO_RULE,
+        CLOCK,
+        "an end at which nobody is left stays in the calendar",
+        """        if not ending:
+            del self._ends[end]
+""",
+        "",
+    ),
+    Mutation(
+        NO_RULE,
+        CLOCK,
+        "a tick that takes all that is free is not served",
+        """            if count > left:
+""",
+        """            if count >= left:
+""",
+    ),
+    Mutation(
+        NO_RULE,
+        CLOCKED,
+        "a window goes on beyond a finish",
+        """max_ticks = clock.next_end() - tick
+""",
+        """max_ticks = clock.next_end() - tick + 1
+""",
+    ),
+    Mutation(
+        NO_RULE,
+        CLOCKED,
+        "a window goes on beyond a block that two publish",
+        "max_ticks = min(max_ticks, self._ticks_to_publish(holder) - (refused is not None))",
+        "pass",
+    ),
+    Mutation(
+        NO_RULE,
+        CLOCKED,
+        "a window has the tick in which what the head lacks is published",
+        "self._ticks_to_publish(missing.writer) - 1)",
+        "self._ticks_to_publish(missing.writer))",
+    ),
+    Mutation(
+        NO_RULE,
+        CLOCKED,
+        "a window goes on when what the head has found is evicted",
+        "is_shortened = num_found > num_in_use and known - num_in_use * size > budget",
+        "is_shortened = False",
+    ),
+    Mutation(
+        NO_RULE,
+        CLOCKED,
+        "a window goes on when the first of two copies is evicted",
+        "if is_shortened or any(chain.has_copies for chain, _end in self._holder(state).path):",
+        "if is_shortened:",
+    ),
+    Mutation(
+        NO_RULE,
+        CLOCKED,
+        "the tick goes on after a request has preempted itself",
+        """                    return 0, True
+""",
+        """                    break
+""",
+    ),
+    Mutation(
+        NO_RULE,
+        CLOCKED,
+        "a token of a step that has not ended is sampled",
+        "state.num_tokens = state.num_computed_tokens + (not self._is_stepping)",
+        "state.num_tokens = state.num_computed_tokens + 1",
+    ),
+    Mutation(
+        NO_RULE,
+        CLOCKED,
+        "the content of a running request that is aborted stays known",
+        """            self._release(state)
+            self._forget(state)
+            return True""",
+        """            self._release(state)
+            return True""",
+    ),
+    Mutation(
+        NO_RULE,
+        TIMELINE,
+        "only the first step of a window refuses",
+        '"running", "refused")}',
+        '"running")} | {"refused": np.where(tick == 0, stretches["refused"][of], 0)}',
+    ),
+    Mutation(
+        NO_RULE,
+        TIMELINE,
+        "a window takes cached blocks before blank ones",
+        "np.maximum(0, blocks - blank)",
+        "blocks",
+    ),
+    Mutation(
+        NO_RULE,
+        TIMELINE,
+        "blocks taken do not repeat after a block size of ticks",
+        'tick[some] % stretches["taken_every"][of][some]',
+        'np.minimum(tick[some], stretches["taken_every"][of][some] - 1)',
+    ),
+    Mutation(
+        NO_RULE,
+        SIMULATION,
+        "who comes inside a window does not end it by its time-out",
+        "event_ns = min(event_ns, min(first, arrival_ns) + self.config.timeout)",
+        "event_ns = min(event_ns, first + self.config.timeout)",
+    ),
+    Mutation(
+        NO_RULE,
+        SIMULATION,
+        "a window ends before the arrival that ends it",
+        "low = high = max(1, min(most, -(-delay_ns // tick_ns)))",
+        "low = high = max(1, min(most, delay_ns // tick_ns))",
+    ),
 )
 
 
@@ -763,11 +1054,12 @@ def try_out(mutation: Mutation | None) -> Verdict:
 INTRODUCTION = """# Broken rules, and the tests that notice
 
 Each row is a deliberate violation of one of the rules 1-32 of [golden/vllm_scheduler](golden/vllm_scheduler/README.md)
-in one place of kvsim, and the first test that fails on it, where the recorded decisions are replayed before the tests
-of the parts. `mutate.py` has the replacements word by word.
+in one place of kvsim, or of what chains of blocks and windows of steps have in common with blocks and steps (rule 0);
+and the first test that fails on it, where the recorded decisions are replayed before the tests of the parts. `mutate.py`
+has the replacements word by word.
 
     python -m tests.mutate > tests/MUTATIONS.md      all of them, a few minutes on two cores
-    python -m tests.mutate 7 13                      those of some rules
+    python -m tests.mutate 7 13                      those of some rules (0: of chains and windows)
 
 It ends with 1 if a mutation survives. Then the suite lacks a test; where nothing that can be seen would differ, the
 mutation is no violation, and another one has to be found.
