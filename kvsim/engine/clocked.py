@@ -23,16 +23,21 @@ from kvsim.memory.chains import ChainAllocator
 _NO_HIT = Hit(0, ())
 
 
-def can_be_clocked(config: EngineConfig) -> bool:
+MOST_BLOCK_TOKENS = 2**16
+"""The clock counts requests by their place in a block; of larger blocks there are so few that no clock is needed."""
+
+
+def can_be_clocked(config: EngineConfig, block_size: int) -> bool:
     """Whether the three facts hold."""
-    return config.policy == "fcfs" and config.long_prefill_token_threshold == 0
+    in_order = config.policy == "fcfs" and config.long_prefill_token_threshold == 0
+    return in_order and block_size <= MOST_BLOCK_TOKENS
 
 
 class ClockedScheduler:
     """`watermark_blocks` must be left over at an admission while anything runs (rule 13)."""
 
     def __init__(self, config: EngineConfig, allocator: ChainAllocator, watermark_blocks: int = 0) -> None:
-        assert can_be_clocked(config), "other policies are stepped"
+        assert can_be_clocked(config, allocator.block_size), "what cannot be clocked is stepped"
         self.config = config
         self.allocator = allocator
         self.watermark_blocks = watermark_blocks

@@ -377,10 +377,7 @@ class ChainAllocator:
                 chain.spares = [*(chain.spares or ()), spare]
                 return
             self._contest(chain)
-        if chain.copies is None:
-            chain.publish(low, high)
-        else:
-            publish_copies(holder, chain, low, high)
+        publish_copies(holder, chain, low, high)
 
     def _contest(self, chain: Chain) -> None:
         """Two requests write the same: from now on this chain is kept block by block."""

@@ -101,7 +101,7 @@ def _scheduler(scenario: Scenario, planned: Plan) -> StepScheduler:
     memory, shape = scenario.memory, planned.shape
     watermark_blocks = int(memory.watermark * shape.num_blocks)
     kinds = [group.attention.kind for group in planned.groups]
-    if kinds == ["full"] and can_be_clocked(planned.engine) and not memory.block_ids:
+    if kinds == ["full"] and can_be_clocked(planned.engine, shape.block_size) and not memory.block_ids:
         chains = ChainAllocator(
             shape.num_blocks,
             shape.block_size,

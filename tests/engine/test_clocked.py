@@ -163,11 +163,12 @@ def same(expected: dict[str, Any], got: dict[str, Any]) -> str | None:
 # what can be clocked
 
 
-def test_other_policies_and_capped_prefills_are_not_clocked() -> None:
-    assert can_be_clocked(EngineConfig())
-    assert not can_be_clocked(EngineConfig(policy="priority"))
-    assert not can_be_clocked(EngineConfig(long_prefill_token_threshold=1))
-    with pytest.raises(AssertionError, match=r"^other policies are stepped$"):
+def test_other_policies_capped_prefills_and_huge_blocks_are_not_clocked() -> None:
+    assert can_be_clocked(EngineConfig(), 2**16)
+    assert not can_be_clocked(EngineConfig(), 2**16 + 1)
+    assert not can_be_clocked(EngineConfig(policy="priority"), 16)
+    assert not can_be_clocked(EngineConfig(long_prefill_token_threshold=1), 16)
+    with pytest.raises(AssertionError, match=r"^what cannot be clocked is stepped$"):
         ClockedScheduler(EngineConfig(policy="priority"), ChainAllocator(9, 4, True))
 
 
