@@ -1,6 +1,6 @@
 """The commands about traces: each parses, calls the library, prints."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -62,7 +62,7 @@ def hits(
     columns: ColumnsOption = None,
     time_unit: TimeUnitOption = None,
     on_bad_row: BadRowOption = "error",
-    limit: Annotated[int | None, typer.Option(min=1, help="Only so many requests from the start.")] = None,
+    limit: Annotated[int | None, typer.Option(help="Only so many requests from the start.")] = None,
     model: Annotated[str | None, typer.Option(help="Catalogue name or config.json, to count in bytes.")] = None,
     kv_dtype: Annotated[str | None, typer.Option(help="Number format of the model's cache, else bf16.")] = None,
     tensor_parallel: Annotated[int | None, typer.Option(min=1, help="Ranks that share the model's heads.")] = None,
@@ -84,6 +84,7 @@ def hits(
     from kvsim.study.hits_table import hits_json, hits_page, read_capacity, save_hits_plot
 
     need_picture_name(plot)
+    _need_bounds(block_size, limit)
     known_order = _known_order(order)
     if model is None:
         of_model = {
@@ -162,6 +163,19 @@ def _trace_file(path: Path, format: str | None, options: "Options", on_bad_row: 
     return TraceFile.of(path, format, options, skip_bad_rows=on_bad_row == "skip")
 
 
+def _need_bounds(block_sizes: Sequence[int] | None, limit: int | None = None) -> None:
+    """Raises TraceError before a file is read."""
+    from kvsim.errors import TraceError
+    from kvsim.rules import MAX_TOKENS, shown
+    from kvsim.study.trace_convert import MAX_ROWS
+
+    for size in block_sizes or ():
+        if not 1 <= size <= MAX_TOKENS:
+            raise TraceError(f"--block-size must be between 1 and {MAX_TOKENS:,}, got {shown(size)}")
+    if limit is not None and not 1 <= limit <= MAX_ROWS:
+        raise TraceError(f"--limit must be between 1 and {MAX_ROWS:,}, got {shown(limit)}")
+
+
 def _refuse_without(other: str, options: Mapping[str, object]) -> None:
     """Raises TraceError for an option that is given and changes nothing, as another is not."""
     from kvsim.errors import TraceError
@@ -206,7 +220,7 @@ def _token_size(model: str, kv_dtype: str, tensor_parallel: int, pipeline_parall
 def info(
     trace: TraceArgument,
     block_size: Annotated[
-        list[int] | None, typer.Option(min=1, help="Sizes at which to count what is shared; repeatable.")
+        list[int] | None, typer.Option(help="Sizes at which to count what is shared; repeatable.")
     ] = None,
     format: FormatOption = None,
     block_tokens: BlockTokensOption = None,
@@ -223,10 +237,13 @@ def info(
     - `kvsim trace info AzureLLMInferenceTrace_conv.csv`
     - `kvsim trace info conversation_trace.jsonl --block-size 16 --block-size 512 --json`
     """
+    import sys
+
     from kvsim.study.trace_info import BLOCK_SIZES, trace_info
     from kvsim.study.trace_table import info_page, save_info_plot
 
     need_picture_name(plot)
+    _need_bounds(block_size)
     requests_only = {
         "--block-size": block_size,
         "--block-tokens": block_tokens,
@@ -246,6 +263,10 @@ def info(
 
         with staged_file(plot) as staging:
             save_info_plot(found, staging)
+    if found.bad_rows:
+        first = "" if found.first_bad_row is None else f"; the first is {found.first_bad_row}"
+        of_all = f"{found.bad_rows:,} of {found.rows + found.bad_rows:,}"
+        print(f"{of_all} rows could not be read{first}", file=sys.stderr)
     if json:
         print_json(found.to_json())
     else:

@@ -11,6 +11,7 @@ import pytest
 from tests.check_decisions import END_FIELDS, SCALE_FIELDS, STEP_FIELDS, main
 from tests.oracle import Oracle
 from tests.replay import Case, read_case
+from tests.replay_clocked import NAMES_BLOCKS, is_in_scope
 
 GOLDEN = Path(__file__).parent / "golden" / "vllm_scheduler"
 
@@ -190,9 +191,14 @@ def write_case(folder: Path, case: Case) -> None:
     (folder / "case.json").write_text(json.dumps(case))
 
 
+IN_CHAINS = "in chains of blocks"
+
+
 def check(folder: Path, capsys: pytest.CaptureFixture[str]) -> tuple[int, str]:
+    """What is said of the form that goes block by block."""
     code = main([str(folder)])
-    return code, capsys.readouterr().out
+    lines = capsys.readouterr().out.splitlines(keepends=True)
+    return code, "".join(line for line in lines if IN_CHAINS not in line)
 
 
 def test_every_field_is_altered_by_some_test() -> None:
@@ -235,6 +241,27 @@ def test_one_altered_number_is_found_in_its_field(
     assert (code, count) == (1, "0 of 1 match")
     assert where == ("end" if field in END_FIELDS else where)
     assert what.startswith((f"{field}:", f"{field}["))
+
+
+TOLD_IN_CHAINS = [
+    (name, field, alter)
+    for name, field, alter in ALTERATIONS
+    if is_in_scope(named_case(name)) and field not in (*NAMES_BLOCKS, "keys")
+]
+
+
+@pytest.mark.parametrize("step", [(), ("--step",)], ids=["windows", "steps"])
+@pytest.mark.parametrize(("name", "field", "alter"), TOLD_IN_CHAINS)
+def test_one_altered_number_is_found_in_chains_too(
+    name: str, field: str, alter: Alteration, step: tuple[str, ...], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    case = named_case(name)
+    alter(case)
+    write_case(tmp_path, case)
+    code = main([str(tmp_path), *step])
+    found, count = [line for line in capsys.readouterr().out.splitlines() if IN_CHAINS in line]
+    assert (code, count.startswith("0 of 1 match")) == (1, True)
+    assert f", {field}:" in found or f", {field}[" in found
 
 
 @pytest.mark.parametrize("name", ["aborts", "never_fits_prompt"])

@@ -116,7 +116,10 @@ def test_hits_are_printed_as_a_table(mooncake: Path) -> None:
         (["--columns", "prompt=a,time=a"], "--columns: prompt, output, time and hash_ids must be different columns"),
         (["--columns", "prompt="], "--columns: prompt must not be empty"),
         (["--time-unit", "h"], "--time-unit must be one of s, ms, us, ns, got 'h'"),
-        (["--block-size", "0"], "block size must be >= 1, got 0"),
+        (["--block-size", "0"], "--block-size must be between 1 and 1,000,000,000, got 0"),
+        (["--block-size", str(2**63)], "--block-size must be between 1 and 1,000,000,000, got 9223372036854775808"),
+        (["--limit", "0"], "--limit must be between 1 and 1,000,000,000,000, got 0"),
+        (["--limit", "9" * 40], "--limit must be between 1 and 1,000,000,000,000, got a number of over 30 digits"),
         (["--order", "up"], "order must be one of head, tail, got 'up'"),
         (["--format", "tape"], "the format of a trace must be one of "),
         (["--model", "nobody"], "nobody"),
@@ -203,6 +206,8 @@ def test_info_says_what_a_trace_is_like(mooncake: Path, tmp_path: Path) -> None:
         "sessions": None,
         "missing": ["sessions"],
         "odd_rows": {},
+        "bad_rows": 0,
+        "first_bad_row": None,
         "prompt_tokens": 2_900,
         "ideal_hit_tokens": {"512": 512 + 1_100, "100": 500 + 1_100},
         "reuse_block_size": 512,
@@ -267,6 +272,29 @@ def test_bad_rows_are_errors_or_passed_over_and_counted(mooncake: Path, tmp_path
         assert f"passed over 1 bad rows of {mooncake}\n" in done.stderr
 
 
+def test_info_names_the_first_of_the_rows_that_cannot_be_read(mooncake: Path) -> None:
+    bad = '{"timestamp": 99000, "output_length": 5, "hash_ids": []}\n'
+    with mooncake.open("a") as file:
+        file.write(bad + bad)
+    first = f"{mooncake}:5: input_length is missing"
+    said = f"2 of 6 rows could not be read; the first is {first}\n"
+    assert kvsim("trace", "info", mooncake).stderr == said
+    done = kvsim("trace", "info", mooncake, "--json")
+    assert done.stderr == said
+    found = json.loads(done.stdout)
+    assert (found["rows"], found["bad_rows"], found["first_bad_row"]) == (4, 2, first)
+    mooncake.write_text(bad)
+    only = (
+        f"{mooncake}: has no requests that can be read, of 1 rows; the first is {mooncake}:1: input_length is missing"
+    )
+    assert refused("trace", "info", mooncake, "--format", "mooncake") == only
+
+
+def test_info_of_a_size_out_of_bounds_is_refused(mooncake: Path) -> None:
+    said = refused("trace", "info", mooncake, "--block-size", str(2**63))
+    assert said == "--block-size must be between 1 and 1,000,000,000, got 9223372036854775808"
+
+
 @pytest.mark.parametrize("name", ["out.jsonl", "out.parquet"])
 def test_convert_keeps_sessions_and_says_that_outputs_are_not_kept(tmp_path: Path, name: str) -> None:
     row = {"chat_id": 4, "parent_chat_id": -1, "timestamp": 1, "input_length": 5, "output_length": 5, "hash_ids": [1]}
@@ -304,7 +332,8 @@ def test_convert_says_where_nothing_can_be_shared(azure: Path, tmp_path: Path) -
         (["--out-block-tokens", "99999999999"], "block tokens must be between 1 and 1,000,000,000, got 99999999999"),
         (["--on-bad-row", "hide"], "--on-bad-row must be error or skip, got 'hide'"),
         (["--sample", "2"], "share must be > 0 and at most 1, got 2.0"),
-        (["--limit", "0"], "limit must be >= 1, got 0"),
+        (["--limit", "0"], "limit must be between 1 and 1,000,000,000,000, got 0"),
+        (["--limit", "9" * 23], f"limit must be between 1 and 1,000,000,000,000, got {'9' * 23}"),
         (["--to", "tape"], "the format to write must be one of mooncake, parquet, got 'tape'"),
         (["--start", "1 h"], "has no requests in that part"),
     ],

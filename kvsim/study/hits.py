@@ -18,6 +18,7 @@ from attrs import frozen
 
 from kvsim.errors import TraceError
 from kvsim.memory.prefix import PrefixTree
+from kvsim.rules import MAX_TOKENS, shown
 from kvsim.study.reuse import NEVER, Ints, most_hits, stack_distances, touched_before
 from kvsim.workload.request import Span
 
@@ -66,7 +67,7 @@ class Prompts:
         that was asked word for word before. So the sizes that divide all lengths at which prompts part give the
         same tokens, and other sizes lose the shared tokens of the block in which they part.
         """
-        _at_least_one("block size", [block_size])
+        _need_block_size(block_size)
         nodes, lengths, known, last_pieces = (
             np.array(column, dtype=np.int64) for column in (self._nodes, self._lengths, self._known, self._last_pieces)
         )
@@ -210,7 +211,7 @@ class HitCurve:
     """
 
     def __init__(self, prompts: Prompts, block_size: int, order: Order = "head") -> None:
-        _at_least_one("block size", [block_size])
+        _need_block_size(block_size)
         touches = prompts.touches(block_size)
         distances = touches.distances(order)
         self.block_size = block_size
@@ -232,7 +233,8 @@ class HitCurve:
         if capacity is None:
             best = self._content.blocks(None)
         else:
-            _at_least_one("capacity", [capacity])
+            if capacity < 1:
+                raise TraceError(f"capacity must be >= 1, got {capacity}")
             if optimum and len(self._before) <= MOST_TOUCHES_FOR_OPTIMUM:
                 best = most_hits(self._before, self._groups, capacity, at_once=self.order == "tail")
         return CapacityHits(
@@ -272,7 +274,6 @@ def count_hits(
     return HitCurve(prompts, block_size, order).hits(capacities, optimum=optimum)
 
 
-def _at_least_one(name: str, values: Iterable[int]) -> None:
-    for value in values:
-        if value < 1:
-            raise TraceError(f"{name} must be >= 1, got {value}")
+def _need_block_size(block_size: int) -> None:
+    if not 1 <= block_size <= MAX_TOKENS:
+        raise TraceError(f"block size must be between 1 and {MAX_TOKENS:,}, got {shown(block_size)}")

@@ -5,11 +5,14 @@ from typing import NamedTuple
 
 from kvsim.study.sweep import Combination, Sweep
 from kvsim.study.sweep_plan import named
+from kvsim.study.sweep_record import FIGURES
 from kvsim.study.vary import Scalar
 from kvsim.units import format_duration
 
 ONE_POINT = 0.01
 """A percentage point of a share: what is not worth a longer block table."""
+
+NO_DIFFERENCE = "makes no difference: all figures are equal"
 
 
 class Line(NamedTuple):
@@ -67,11 +70,19 @@ def best_values(sweep: Sweep) -> list[Best]:
 
 
 def _chosen(key: str, points: Sequence[Combination]) -> "Choice":
+    if len(points) > 1 and all(_figures(point) == _figures(points[0]) for point in points):
+        return points[0], NO_DIFFERENCE
     return RULES.get(key, _calmest)(key, points) or _calmest(key, points)
+
+
+def _figures(point: Combination) -> list[float | None]:
+    return [point.mean(figure) for figure in FIGURES]
 
 
 def sentence(best: Best, key: str) -> str:
     """Such as "workload.rate = 2: best memory.block_size is 16, ...", and how close the next one comes."""
+    if best.reason == NO_DIFFERENCE:
+        return f"{named(best.line.parameters)}: {key} {NO_DIFFERENCE}.".removeprefix(": ")
     where = f"{named(best.line.parameters)}: best" if best.line.parameters else "Best"
     other = best.runner_up
     figures = (
@@ -136,18 +147,23 @@ def _last_untroubled(points: Sequence[Combination], which: str) -> Choice | None
 
 
 def _calmest(key: str, points: Sequence[Combination]) -> Choice:
-    """Fewest requests lost, then fewest preemptions, then fewest refused, then least slack, then the first."""
-
-    def trouble(point: Combination) -> tuple[float, ...]:
-        return _lost(point), _of(point, "preemptions"), _of(point, "refused"), _of(point, "slack_share")
-
-    best, worst = min(points, key=trouble), max(points, key=lambda point: _of(point, "preemptions"))
+    """What troubles requests least by the first of TROUBLES that tells one from the others, else the first."""
+    left = list(points)
+    decided = []
+    for trouble in TROUBLES:
+        best = min(left, key=trouble.of)
+        worst = max(left, key=trouble.of)
+        decided.append(f"{trouble.least} ({_against(trouble.written, best, worst, key)})")
+        left = [point for point in left if trouble.written(point) == trouble.written(best)]
+        if len(left) == 1:
+            break
+    else:
+        decided.append("the first of those that are alike in all this")
+    best = left[0]
     fewest = min(points, key=lambda point: _of(point, "refused"))
     quickest = min(points, key=lambda point: _of(point, "waited_mean_ns"))
     return best, (
-        f"with the fewest requests lost ({_lost(best):,.6g}), then the fewest preemptions "
-        f"({_against(_preemptions, best, worst, key)}): "
-        f"{_against(_refused, best, fewest, key, ' requests are refused')}, and "
+        f"with {', then '.join(decided)}: {_against(_refused, best, fewest, key, ' requests are refused')}, and "
         f"the mean wait is {_against(_wait, best, quickest, key)}"
     )
 
@@ -201,4 +217,31 @@ def _refused(point: Combination) -> str:
 
 
 def _wait(point: Combination) -> str:
-    return format_duration(round(_of(point, "waited_mean_ns")))
+    """As in the table, but for decimals that are 0, which would tell 2.00 s from 2 s."""
+    return format_duration(round(_of(point, "waited_mean_ns"))).replace(".00 ", " ").replace(".0 ", " ")
+
+
+def _pool_used(point: Combination) -> str:
+    return f"{_of(point, 'pool_used_mean'):.2%}"
+
+
+def _lost_requests(point: Combination) -> str:
+    return f"{_lost(point):,.6g}"
+
+
+class Trouble(NamedTuple):
+    """Points that are written alike are alike."""
+
+    least: str
+    of: Callable[[Combination], float]
+    written: Callable[[Combination], str]
+
+
+TROUBLES = (
+    Trouble("the fewest requests lost", _lost, _lost_requests),
+    Trouble("the fewest preemptions", lambda point: _of(point, "preemptions"), _preemptions),
+    Trouble("the shortest mean wait", lambda point: _of(point, "waited_mean_ns"), _wait),
+    Trouble("the least of the pool allocated on average", lambda point: _of(point, "pool_used_mean"), _pool_used),
+    Trouble("the fewest requests refused", lambda point: _of(point, "refused"), _refused),
+)
+"""What decides where no other rule does, in this order."""

@@ -46,11 +46,15 @@ class SweepFolder:
         _write_json(self.path / _IDENTITY, self.identity)
 
     def kept(self, run: Run) -> Record | None:
-        """The record of a run that has ended before; None where there is none that is whole."""
+        """The record of a run that has ended before; None where there is none that is whole.
+
+        Raises OutputError where it is not a regular file.
+        """
         try:
-            written = json.loads(self._file_of(run).read_text(encoding="utf-8"))
-            of_this_run = _told_by(run).items() <= written.items()
-            return Record.of_json(written) if of_this_run else None
+            written = _read_json(self._file_of(run))
+            record = Record.of_json(written)
+            is_kept = _told_by(run).items() <= written.items() and record.outcome != "failed"
+            return record if is_kept else None
         except (OSError, ValueError, LookupError, TypeError, AttributeError, RecursionError):
             return None
 
@@ -119,10 +123,17 @@ def _write_json(path: Path, value: Mapping[str, Any]) -> None:
         staging.write_text(text, encoding="utf-8")
 
 
+def _read_json(path: Path) -> Any:
+    """Raises OutputError for what may never end, such as a device."""
+    if path.exists() and not path.is_file():
+        raise OutputError(f"{path}: must be a regular file")
+    return json.loads(path.read_text(encoding="utf-8"))
+
+
 def _difference(path: Path, identity: Mapping[str, Any]) -> str:
     """How the sweep that a folder holds differs from this one; "" where it is the same or there is none."""
     try:
-        written = json.loads((path / _IDENTITY).read_text(encoding="utf-8"))
+        written = _read_json(path / _IDENTITY)
     except FileNotFoundError:
         return f"it has runs, but no {_IDENTITY}" if any((path / _RUNS).glob(_RUN_FILES)) else ""
     except (ValueError, RecursionError):

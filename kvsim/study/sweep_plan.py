@@ -11,15 +11,17 @@ from attrs import evolve, frozen
 
 from kvsim import __version__
 from kvsim.errors import KvsimError, ScenarioError
-from kvsim.rules import Contradiction
+from kvsim.model.catalogue import HUB_PREFIX
+from kvsim.rules import Contradiction, shown
 from kvsim.study.plan import plan
 from kvsim.study.scenario import MAX_SEEDS, Scenario, Workload, load_scenario, load_study, scenario_dict
 from kvsim.study.vary import Axis, Scalar, read_axes
 from kvsim.workload.traces import Trace
+from kvsim.workload.traces.conversations import COMPONENTS
 
 MAX_RUNS = 100_000
 
-_LAST_SEED = 2**63 - 1
+_MOST_IN_64_BITS = 2**63 - 1
 _MOST_PROBLEMS = 20
 _NAMES_A_FILE = {"path", "config", "tokenizer"}
 
@@ -102,6 +104,10 @@ def _axes(vary: Vary, overrides: tuple[str, ...]) -> tuple[Axis, ...]:
         axes = read_axes(vary)
     except ValueError as error:
         raise ScenarioError("--vary", [str(error)]) from None
+    for axis in axes:
+        for value in axis.values:
+            if isinstance(value.shown, int) and not -_MOST_IN_64_BITS <= value.shown <= _MOST_IN_64_BITS:
+                raise ScenarioError("--vary", [f"{axis.key} must fit in 64 bits, got {shown(value.shown)}"])
     for override in overrides:
         key = override.partition("=")[0].strip()
         for axis in axes:
@@ -147,8 +153,8 @@ def _load_all(
 def _seed_problems(scenario: Scenario, num_seeds: int) -> list[str]:
     if num_seeds > 1 and isinstance(scenario.workload, Trace):
         return [f"seeds must be 1, got {num_seeds}: a seed changes nothing in the replay of a trace"]
-    if scenario.seed + num_seeds - 1 > _LAST_SEED:
-        return [f"seed must leave room for {num_seeds:,} seeds up to {_LAST_SEED:,}, got {scenario.seed}"]
+    if scenario.seed + num_seeds - 1 > _MOST_IN_64_BITS:
+        return [f"seed must leave room for {num_seeds:,} seeds up to {_MOST_IN_64_BITS:,}, got {scenario.seed}"]
     return []
 
 
@@ -184,16 +190,50 @@ def _sentences(where: dict[str, list[str]], num_combinations: int) -> Iterator[s
 
 
 def _files(scenarios: Iterable[Scenario]) -> dict[str, dict[str, Any]]:
-    """Size and digest of every file that the scenarios name, by the name that they give it."""
+    """Size and digest of every file that the scenarios name or that goes with one, by the name that they give it."""
     files: dict[str, dict[str, Any]] = {}
+    seen: set[str] = set()
+    known: set[Workload] = set()
     for scenario in scenarios:
+        found: dict[str, Path] = {}
         for name in _texts(scenario_dict(scenario)):
-            path = scenario.base / name
-            if name not in files and path.is_file():
-                with path.open("rb") as file:
-                    digest = hashlib.file_digest(file, "sha256").hexdigest()
-                files[name] = {"bytes": path.stat().st_size, "sha256": digest}
+            if name not in seen:
+                seen.add(name)
+                found |= _named_file(name, scenario.base)
+        workload = scenario.workload
+        if isinstance(workload, Trace) and workload not in known:
+            known.add(workload)
+            found |= _beside(workload, scenario.base)
+        for name, path in found.items():
+            with path.open("rb") as file:
+                digest = hashlib.file_digest(file, "sha256").hexdigest()
+            files[name] = {"bytes": path.stat().st_size, "sha256": digest}
     return files
+
+
+def _named_file(name: str, base: Path) -> dict[str, Path]:
+    """The file that a name stands for; a folder stands for its config.json, a model on the hub for what was fetched."""
+    if name.startswith(HUB_PREFIX):
+        from kvsim.model.hub import fetch_config
+
+        return {name: fetch_config(name.removeprefix(HUB_PREFIX))}
+    path = base / name
+    if path.is_dir():
+        name, path = f"{name.rstrip('/')}/config.json", path / "config.json"
+    return {name: path} if path.is_file() else {}
+
+
+def _beside(trace: Trace, base: Path) -> dict[str, Path]:
+    """The files beside a trace that say how long its pieces are."""
+    if trace.format_of(base) != "ragpulse":
+        return {}
+    path = base / trace.path
+    beside = (other for file_name, _ in COMPONENTS.values() for other in path.parent.glob(f"*{file_name}.jsonl*"))
+    return {
+        (Path(trace.path).parent / other.name).as_posix(): other
+        for other in sorted(beside)
+        if other.name != path.name and other.is_file()
+    }
 
 
 def _texts(table: Mapping[str, Any]) -> Iterator[str]:

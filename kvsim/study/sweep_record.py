@@ -1,5 +1,6 @@
 """What one run of a sweep came to: its outcome and its figures, without the tables over time."""
 
+import sys
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, Literal, get_args
@@ -53,7 +54,16 @@ class Record:
         )
         if record.outcome not in get_args(Outcome) or tuple(record.figures) != FIGURES:
             raise ValueError("not a record of a run")
+        if not all(map(_is_number, record.figures.values())) or not all(isinstance(note, str) for note in record.notes):
+            raise ValueError("not the figures or the notes of a run")
+        if not isinstance(record.error, str | None):
+            raise TypeError("error must be a text")
         return record
+
+
+def _is_number(value: object) -> bool:
+    """A finite one, or None for a figure that has nothing to divide by."""
+    return value is None or (type(value) in (int, float) and abs(value) <= sys.float_info.max)  # type: ignore[arg-type]
 
 
 def record_of(scenario: Scenario, packed: Path | bytes | None = None) -> Record:

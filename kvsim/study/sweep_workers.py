@@ -12,7 +12,7 @@ from collections import deque
 from collections.abc import Generator, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, CancelledError, Future, wait
 from concurrent.futures.process import BrokenProcessPool
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -23,7 +23,8 @@ from kvsim.study.scenario import Scenario
 from kvsim.study.sweep_record import Record, record_of
 
 _SECONDS_TO_CONNECT = 10
-_ADDRESS = re.compile(r"^([a-z]+://)?[^/]+:\d{1,5}$")
+_ADDRESS = re.compile(r"(?:tcp|tls)://(?:\[[0-9A-Fa-f:.]+\]|[^\s/:@\[\]]+):([0-9]{1,5})")
+_LAST_PORT = 65_535
 
 
 class Task(NamedTuple):
@@ -128,15 +129,22 @@ def run_on_cluster(tasks: Sequence[Task], address: str) -> Iterator[Done]:
 
 @contextmanager
 def _cluster(address: str) -> Iterator[Any]:
+    match = _ADDRESS.fullmatch(address)
+    if match is None or not 1 <= int(match[1]) <= _LAST_PORT:
+        raise KvsimError(
+            f"the address of a Dask scheduler must be tcp://HOST:PORT or tls://HOST:PORT with a port from 1 to "
+            f"{_LAST_PORT:,}, got {shown(address)}"
+        )
     try:
         from distributed import Client
     except ImportError:
         raise KvsimError("a Dask cluster needs distributed; install it with: pip install 'kvsim[dask]'") from None
-    if not _ADDRESS.search(address):
-        raise KvsimError(f"the address of a Dask scheduler must be like tcp://127.0.0.1:8786, got {shown(address)}")
+    client = Client.__new__(Client)  # held before it connects, so that what is half made can be closed
     try:
-        client = Client(address, timeout=_SECONDS_TO_CONNECT, set_as_default=False)
-    except (OSError, ValueError) as error:
+        client.__init__(address, timeout=_SECONDS_TO_CONNECT, set_as_default=False)  # type: ignore[misc]  # its own
+    except Exception as error:
+        with suppress(Exception):
+            client.close()
         raise KvsimError(f"no Dask scheduler answers at {address}: {error}") from None
     with client:
         try:

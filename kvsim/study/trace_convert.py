@@ -18,7 +18,7 @@ from attrs import field, frozen, validators
 
 from kvsim.errors import TraceError
 from kvsim.memory.prefix import PrefixTree, block_keys
-from kvsim.rules import at_least, more_than_zero
+from kvsim.rules import at_least, between, more_than_zero
 from kvsim.study.trace_file import TraceFile
 from kvsim.workload.generate import random_stream
 from kvsim.workload.traces import Row
@@ -27,6 +27,9 @@ from kvsim.workload.traces.parquet import BATCH, COLUMNS
 ALONE_BLOCK_TOKENS = 512
 SHARED_BLOCK_TOKENS = 16
 """What an id stands for where the trace has no ids: Mooncake's size where nothing is shared, else an engine's."""
+
+MAX_ROWS = 10**12
+"""As [workload] limit."""
 
 _LATEST_NS = 2**63 - 1
 _MOST_BLOCK_TOKENS = 1_000_000_000
@@ -48,7 +51,7 @@ class Part:
     end_ns: int | None = field(default=None, validator=validators.optional(at_least(1)))
     share: float = field(default=1.0, validator=more_than_zero(1))
     seed: int = field(default=0, validator=at_least(0))
-    limit: int | None = field(default=None, validator=validators.optional(at_least(1)))
+    limit: int | None = field(default=None, validator=validators.optional(between(1, MAX_ROWS)))
     speedup: float = field(default=1.0, validator=more_than_zero(1_000_000))
 
     def rows(self, trace: TraceFile) -> Iterator[Row]:

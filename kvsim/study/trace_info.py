@@ -14,11 +14,13 @@ import numpy as np
 import numpy.typing as npt
 from attrs import asdict, evolve, frozen
 
-from kvsim.errors import TraceError
+from kvsim.errors import TraceError, TraceRowError
 from kvsim.study.hits import Prompts
 from kvsim.study.reuse import NEVER, Ints
 from kvsim.study.trace_file import Reading, TraceFile
 from kvsim.workload.traces import Row
+from kvsim.workload.traces.lines import Lines
+from kvsim.workload.traces.readers import reader_of, rows_of
 
 BLOCK_SIZES = (16, 64, 256, 512)
 
@@ -97,6 +99,10 @@ class TraceInfo:
     output_lengths: Ints
     arrival_times_s: npt.NDArray[np.float64]
     """Since the first arrival, in time order."""
+    bad_rows: int = 0
+    """Rows that were passed over, as they break a rule of the format; they are not among `rows`."""
+    first_bad_row: str | None = None
+    """Which line that is, and the rule."""
 
     def to_json(self) -> dict[str, Any]:
         return {
@@ -108,6 +114,8 @@ class TraceInfo:
             "sessions": self.sessions,
             "missing": list(self.missing),
             "odd_rows": self.odd_rows,
+            "bad_rows": self.bad_rows,
+            "first_bad_row": self.first_bad_row,
             "prompt_tokens": self.prompt_tokens,
             "ideal_hit_tokens": self.ideal_hit_tokens and {str(k): v for k, v in self.ideal_hit_tokens.items()},
             "reuse_block_size": self.reuse_block_size,
@@ -116,13 +124,45 @@ class TraceInfo:
 
 
 def trace_info(trace: TraceFile, block_sizes: Sequence[int] = BLOCK_SIZES) -> TraceInfo:
-    """Statistics of a whole file, read once; what is kept grows with requests, not with tokens.
+    """Statistics of a whole file, read once, and again up to its first broken row; what is kept grows with requests,
+    not with tokens.
 
     Raises TraceError for a file that cannot be read, or one without requests.
     """
     reading = Reading()
-    info = info_of_rows(trace, trace.all_rows(reading), block_sizes)
-    return evolve(info, odd_rows=info.odd_rows | {"a broken rule": reading.bad_rows}) if reading.bad_rows else info
+    try:
+        info = info_of_rows(trace, trace.all_rows(reading), block_sizes)
+    except _NoRequestsError as error:
+        if first := _first_bad_row(trace, reading):
+            raise TraceError(f"{error} that can be read, of {reading.bad_rows:,} rows; the first is {first}") from None
+        raise
+    if not reading.bad_rows:
+        return info
+    return evolve(
+        info,
+        odd_rows=info.odd_rows | {"a broken rule": reading.bad_rows},
+        bad_rows=reading.bad_rows,
+        first_bad_row=_first_bad_row(trace, reading),
+    )
+
+
+class _NoRequestsError(TraceError):
+    """A file without requests, or with none that can be read."""
+
+
+def _first_bad_row(trace: TraceFile, reading: Reading) -> str | None:
+    """Line and rule of the first row that was passed over; None where there is none, or the file, such as a pipe,
+    cannot be read again.
+    """
+    if not reading.bad_rows or not trace.path.is_file():
+        return None
+    lines = Lines(trace.path, least_tokens=0)
+    try:
+        for _row in rows_of(reader_of(trace.format, trace.options), lines, trace.options):
+            pass
+    except TraceRowError as error:
+        return " ".join(str(error).split())
+    return None
 
 
 def info_of_rows(
@@ -135,7 +175,7 @@ def info_of_rows(
     except OverflowError:
         raise TraceError(f"{trace.path}: its times must be below 2^63 ns, 292 years: is their unit another?") from None
     if not seen.prompts:
-        raise TraceError(f"{trace.path}: has no requests")
+        raise _NoRequestsError(f"{trace.path}: has no requests")
     reuse_block_size = max(block_sizes)
     distances = None
     if seen.has_content:

@@ -225,7 +225,7 @@ def test_a_long_trace_is_counted_without_its_optimum(monkeypatch: pytest.MonkeyP
     assert [result.optimum_hit_blocks for result in hits.results] == [None, 2]
 
 
-@pytest.mark.parametrize(("size", "capacity", "message"), [(0, 1, "block size must be >= 1, got 0"), (1, 0, "capacity must be >= 1, got 0")])  # fmt: skip
+@pytest.mark.parametrize(("size", "capacity", "message"), [(0, 1, "block size must be between 1 and 1,000,000,000, got 0"), (2**63, 1, "block size must be between 1 and 1,000,000,000, got 9223372036854775808"), (1, 0, "capacity must be >= 1, got 0")])  # fmt: skip
 def test_sizes_below_one_are_refused(size: int, capacity: int, message: str) -> None:
     with pytest.raises(TraceError, match=message):
         count_hits(Prompts(), size, [capacity])

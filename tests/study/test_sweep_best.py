@@ -73,10 +73,31 @@ def test_for_other_keys_the_fewest_lost_and_preempted_are_best() -> None:
         {"preemptions": 0, "rejected": 1, "refused": 400, "waited_mean_ns": 3_000_000},
     ]
     assert said(make_sweep({"memory.watermark": [0.0, 0.1, 0.2]}, *runs)) == (
-        "Best memory.watermark is 0.1, with the fewest requests lost (0), then the fewest preemptions (160 against "
-        "1,266 at 0.0): 312 requests are refused against 300 at 0.0, and the mean wait is 3 ms against 2 ms at 0.0. "
+        "Best memory.watermark is 0.1, with the fewest requests lost (0 against 1 at 0.2), then the fewest preemptions "
+        "(160 against 1,266 at 0.0): 312 requests are refused against 300 at 0.0, and the mean wait is 3 ms against 2 ms at 0.0. "
         "Runner-up: 0.0, with 0.00% slack, 0.00% hits, 0 lost, 300 refused, 1,266 preemptions."
     )
+
+
+def test_what_decides_between_equally_calm_values_is_said() -> None:
+    sharing = {"memory.prefix_sharing": [True, False]}
+    waits = ({"waited_mean_ns": 2_000_000, "slack_share": 0.5}, {"waited_mean_ns": 3_000_000})
+    assert said(make_sweep(sharing, *waits)).startswith(
+        "Best memory.prefix_sharing is True, with the fewest requests lost (0), then the fewest preemptions (0), then "
+        "the shortest mean wait (2 ms against 3 ms at False): 0 requests are refused, and"
+    )
+    pools = (
+        {"waited_mean_ns": 2_000_000_001, "pool_used_mean": 0.25},
+        {"waited_mean_ns": 2_000_000_000, "pool_used_mean": 0.5},
+    )
+    assert "then the least of the pool allocated on average (25.00% against 50.00% at False):" in said(
+        make_sweep(sharing, *pools)
+    )
+    alike = said(make_sweep(sharing, {"slack_share": 0.5}, {"slack_share": 0.25}))
+    assert alike.startswith("Best memory.prefix_sharing is True, ")
+    assert "then the first of those that are alike in all this:" in alike
+    equal = said(make_sweep(sharing, {"steps": 1}, {"steps": 1}))
+    assert equal == "memory.prefix_sharing makes no difference: all figures are equal."
 
 
 def test_the_mean_over_seeds_decides() -> None:

@@ -61,6 +61,21 @@ def test_a_damaged_record_is_none(folder: SweepFolder, planned: SweepPlan, conte
     assert folder.kept(planned.runs[0]) is None
 
 
+def test_a_kept_run_that_failed_is_not_believed(folder: SweepFolder, planned: SweepPlan) -> None:
+    path = folder.path / "runs" / "00000.json"
+    path.write_text(json.dumps({**json.loads(path.read_text()), "outcome": "failed"}))
+    assert folder.kept(planned.runs[0]) is None
+
+
+def test_what_is_no_regular_file_is_refused(folder: SweepFolder, planned: SweepPlan) -> None:
+    for path in (folder.path / "runs" / "00000.json", folder.path / "sweep.json"):
+        path.unlink()
+        path.symlink_to("/dev/full")
+    with pytest.raises(OutputError, match=r"runs/00000\.json: must be a regular file$"):
+        folder.kept(planned.runs[0])
+    assert refusal(folder.path, planned.identity) == f"{folder.path / 'sweep.json'}: must be a regular file"
+
+
 def test_the_record_of_another_run_is_none(folder: SweepFolder, planned: SweepPlan) -> None:
     first, second = planned.runs
     assert folder.kept(Run(index=0, parameters=second.parameters, scenario=first.scenario)) is None

@@ -57,6 +57,13 @@ def test_what_is_no_record_is_refused(tmp_path: Path, change: dict[str, object])
         Record.of_json({**written, **change})
 
 
+@pytest.mark.parametrize("value", ["7", True, [], float("nan"), 10**400])
+def test_a_figure_must_be_a_number(tmp_path: Path, value: object) -> None:
+    written = record_of(load_scenario(write_scenario(tmp_path))).to_json()
+    with pytest.raises(ValueError, match="not the figures"):
+        Record.of_json({**written, "figures": {**written["figures"], "preemptions": value}})
+
+
 def test_columns_have_the_type_of_their_figure_also_without_values() -> None:
     assert figure_column("slack_share", [None]).dtype == pl.Float64
     assert figure_column("slack_share", [0, 0.5]).to_list() == [0.0, 0.5]

@@ -92,8 +92,21 @@ def test_a_cluster_needs_its_package_an_address_and_a_scheduler(tasks: list[Task
         with pytest.raises(KvsimError, match=r"install it with: pip install 'kvsim\[dask\]'"):
             list(run_on_cluster(tasks, "tcp://127.0.0.1:1"))
         return
-    with pytest.raises(KvsimError, match=r"must be like tcp://127\.0\.0\.1:8786, got 'nobody'"):
-        list(run_on_cluster(tasks, "nobody"))
+    with pytest.raises(KvsimError, match=r"^no Dask scheduler answers at tls://127\.0\.0\.1:1: "):
+        list(run_on_cluster(tasks, "tls://127.0.0.1:1"))
+
+
+@pytest.mark.parametrize(
+    "address",
+    ["nobody", "127.0.0.1:80", "ucx://a:1", "inproc://a:1", "tcp://[::1:80", "tcp://a:0", "tcp://a:65536", "tls://a"],
+)
+def test_an_address_that_is_none_is_refused(tasks: list[Task], address: str) -> None:
+    with pytest.raises(KvsimError) as caught:
+        list(run_on_cluster(tasks, address))
+    assert str(caught.value) == (
+        "the address of a Dask scheduler must be tcp://HOST:PORT or tls://HOST:PORT with a port from 1 to 65,535, "
+        f"got {address!r}"
+    )
 
 
 Start = Callable[..., subprocess.Popen[bytes]]
