@@ -124,7 +124,7 @@ class _Replay:
         states = self.recorder.states
         return {
             "steps": self.steps,
-            "outcome": [self.outcome(state) for state in states if state.outcome != "rejected"],
+            "outcome": [outcome(state) for state in states if state.outcome != "rejected"],
             "rejected_by_front_end": [state.request.id for state in states if state.outcome == "rejected"],
             "final_free_queue": list(self.allocator.pool.free_queue()),
         }
@@ -146,7 +146,7 @@ class _Replay:
         self.table_lengths = {id: len(holding.tables[0].blocks) for id, holding in holdings.items()}
         record = {
             "step": now,
-            "aborted": [s.request.id for s in self.recorder.states if s.outcome == "aborted" and s.ended_ns == now],
+            "aborted": aborted_at(self.recorder.states, now),
             "sched": [[state.request.id, num_tokens] for state, num_tokens in step.scheduled.items()],
             "new": [[state.request.id, hit.num_tokens] for state, hit in step.admitted],
             "resumed": [[state.request.id, hit.num_tokens] for state, hit in step.resumed],
@@ -184,28 +184,34 @@ class _Replay:
         """The recorded engine tries in vain in every step; the simulation sleeps until something changes."""
         while self.steps and not self.steps[-1]["sched"] and not self.steps[-1]["preempted"]:
             step = self.steps[-1]["step"] + 1
-            if step >= until or not self.is_anyone_there(step):
+            if step >= until or not is_anyone_there(self.recorder.states, step):
                 return
             self.steps.append({**self.steps[-1], "step": step, "aborted": []})
 
-    def is_anyone_there(self, step: int) -> bool:
-        return any(
-            state.request.arrival_ns <= step and (state.ended_ns is None or state.ended_ns > step)
-            for state in self.recorder.states
-        )
 
-    def outcome(self, state: RequestState) -> Case:
-        gone = state.ended_ns is not None
-        aborted = state.outcome == "aborted"
-        return {
-            "id": state.request.id,
-            "cached": None if state.admitted_ns is None else state.hit_tokens,
-            "first_token_step": None if state.first_token_ns is None else state.first_token_ns - 1,
-            "finish_step": state.ended_ns if aborted or state.ended_ns is None else state.ended_ns - 1,
-            "preemptions": state.num_preemptions,
-            "output_len": state.num_output_tokens if gone else 0,
-            "reason": ("abort" if aborted else "length") if gone else None,
-        }
+def is_anyone_there(states: Iterable[RequestState], step: int) -> bool:
+    return any(
+        state.request.arrival_ns <= step and (state.ended_ns is None or state.ended_ns > step) for state in states
+    )
+
+
+def aborted_at(states: Iterable[RequestState], step: int) -> list[int]:
+    return [state.request.id for state in states if state.outcome == "aborted" and state.ended_ns == step]
+
+
+def outcome(state: RequestState) -> Case:
+    """The row of a request in a log that has ended."""
+    gone = state.ended_ns is not None
+    aborted = state.outcome == "aborted"
+    return {
+        "id": state.request.id,
+        "cached": None if state.admitted_ns is None else state.hit_tokens,
+        "first_token_step": None if state.first_token_ns is None else state.first_token_ns - 1,
+        "finish_step": state.ended_ns if aborted or state.ended_ns is None else state.ended_ns - 1,
+        "preemptions": state.num_preemptions,
+        "output_len": state.num_output_tokens if gone else 0,
+        "reason": ("abort" if aborted else "length") if gone else None,
+    }
 
 
 def case_allocator(case: Case) -> PagedAllocator:

@@ -12,7 +12,17 @@ from kvsim.engine.scheduler import Sampled, Step
 from kvsim.engine.simulation import Simulation
 from kvsim.engine.state import RequestState
 from kvsim.memory.chains import ChainAllocator
-from tests.replay import DIGEST_EVERY, NEVER, Case, case_config, case_requests, watermark_blocks
+from tests.replay import (
+    DIGEST_EVERY,
+    NEVER,
+    Case,
+    aborted_at,
+    case_config,
+    case_requests,
+    is_anyone_there,
+    outcome,
+    watermark_blocks,
+)
 
 NAMES_BLOCKS = ("alloc", "tables", "free_queue", "final_free_queue")
 
@@ -85,7 +95,7 @@ class ClockedReplay:
             at = now + step.num_ticks - 1 - left
             entry = {
                 "step": at,
-                "aborted": self.aborted_at(at),
+                "aborted": aborted_at(self.states, at),
                 "sched": on_clock + [[state.request.id, tokens] for state, tokens in prefilling.items()],
                 "new": [[state.request.id, hit.num_tokens] for state, hit in step.admitted],
                 "resumed": [[state.request.id, hit.num_tokens] for state, hit in step.resumed],
@@ -125,10 +135,7 @@ class ClockedReplay:
         window[-1]["free_end"] = self.allocator.num_free
         for entry in window[1:]:
             entry["waiting"] = window[0]["waiting"] + self.came_between(began, entry["step"])
-            entry["aborted"] = self.aborted_at(entry["step"])
-
-    def aborted_at(self, now: int) -> list[int]:
-        return [state.request.id for state in self.states if state.outcome == "aborted" and state.ended_ns == now]
+            entry["aborted"] = aborted_at(self.states, entry["step"])
 
     def came_between(self, began: int, now: int) -> list[int]:
         """Requests that have come inside a window, less those that have left again."""
@@ -144,11 +151,7 @@ class ClockedReplay:
         """The recorded engine tries in vain in every step; the simulation sleeps until something changes."""
         while self.steps and not self.steps[-1]["sched"] and not self.steps[-1]["preempted"]:
             step = self.steps[-1]["step"] + 1
-            there = any(
-                state.request.arrival_ns <= step and (state.ended_ns is None or state.ended_ns > step)
-                for state in self.states
-            )
-            if step >= until or not there:
+            if step >= until or not is_anyone_there(self.states, step):
                 return
             self.steps.append({**self.steps[-1], "step": step, "aborted": []})
 
@@ -178,17 +181,3 @@ def replay_clocked(case: Case, *, fast_forward: bool, check: bool = True) -> Cas
         "least_free_blocks": min(step["free"] for step in steps),
     }
     return {"totals": totals, "digests": digests}
-
-
-def outcome(state: RequestState) -> Case:
-    gone = state.ended_ns is not None
-    aborted = state.outcome == "aborted"
-    return {
-        "id": state.request.id,
-        "cached": None if state.admitted_ns is None else state.hit_tokens,
-        "first_token_step": None if state.first_token_ns is None else state.first_token_ns - 1,
-        "finish_step": state.ended_ns if aborted or state.ended_ns is None else state.ended_ns - 1,
-        "preemptions": state.num_preemptions,
-        "output_len": state.num_output_tokens if gone else 0,
-        "reason": ("abort" if aborted else "length") if gone else None,
-    }
