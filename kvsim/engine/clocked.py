@@ -196,7 +196,7 @@ class ClockedScheduler:
 
     def schedule(self) -> Step:
         """Decide one step by itself. Its `scheduled` leaves out those on the clock, each with one token."""
-        step = Step(scheduled={})
+        step = Step()
         budget = self._schedule_running(step)
         self._is_stepping = True
         if step.preempted:
@@ -258,8 +258,6 @@ class ClockedScheduler:
 
     def _preempt(self, victim: RequestState, step: Step, shortfall: Shortfall) -> None:
         """Rule 8: everything is computed again later, less what the prefix cache still holds."""
-        if not step.preempted:
-            step.preempted, step.preemption_shortfalls = [], []
         step.preemption_shortfalls.append(shortfall)
         del self.running[victim]
         self._release(victim)
@@ -273,9 +271,6 @@ class ClockedScheduler:
         """Rules 9 and 12: only the head of the queue is looked at, and it is never skipped."""
         allocator, waiting, running = self.allocator, self.waiting, self.running
         size = allocator.block_size
-        admitted: list[tuple[RequestState, Hit]] = []
-        resumed: list[tuple[RequestState, Hit]] = []
-        step.admitted, step.resumed = admitted, resumed
         while waiting:
             if len(running) >= self._max_running:
                 step.held_back = "max_num_seqs"
@@ -309,7 +304,7 @@ class ClockedScheduler:
             self._compute(step, state, hit_tokens, num_new)
             budget -= num_new
             hit = Hit(hit_tokens, ()) if hit_tokens else _NO_HIT
-            (resumed if state.was_admitted else admitted).append((state, hit))
+            (step.resumed if state.was_admitted else step.admitted).append((state, hit))
             state.was_admitted = True
 
     def _shortfall(self, first_need: int, need: int, spare: int) -> Shortfall:

@@ -5,8 +5,7 @@ asks memory only through the `Allocator` protocol.
 """
 
 from collections.abc import Collection, Iterable
-from types import MappingProxyType
-from typing import Any, Literal, Protocol
+from typing import Literal, Protocol
 
 from attrs import define, field
 
@@ -21,37 +20,29 @@ HeldBack = Literal["preemption", "max_num_seqs", "token_budget"]
 """This step preempted somebody (rule 9), all seats are taken, or the tokens of the step are used up."""
 
 
-_NOTHING: Any = ()
-_NOBODY: Any = MappingProxyType({})
-
-
+@define(eq=False)
 class Step:
     """What was decided for one step, or for a window of them. `scheduled` is in the order of scheduling (rules 6
     and 9).
-
-    What does not happen in most steps stands on the class until it happens, as there are very many steps.
     """
 
-    scheduled: dict[RequestState, int] = _NOBODY
-    admitted: list[tuple[RequestState, Hit]] = _NOTHING
-    resumed: list[tuple[RequestState, Hit]] = _NOTHING
-    preempted: list[RequestState] = _NOTHING
-    preemption_shortfalls: list[Shortfall] = _NOTHING
+    scheduled: dict[RequestState, int] = field(factory=dict)
+    admitted: list[tuple[RequestState, Hit]] = field(factory=list)
+    resumed: list[tuple[RequestState, Hit]] = field(factory=list)
+    preempted: list[RequestState] = field(factory=list)
+    preemption_shortfalls: list[Shortfall] = field(factory=list)
     """Beside `preempted`: what the request that asked was short of."""
     refused: RequestState | None = None
     refusal_shortfall: Shortfall | None = None
     held_back: HeldBack | None = None
     """Why the head of the queue was not even tried, where one waited."""
-    prefill_tokens = 0
-    decode_seqs = 0
-    context_tokens = 0
-    num_ticks = 1
+    prefill_tokens: int = 0
+    decode_seqs: int = 0
+    context_tokens: int = 0
+    num_ticks: int = 1
     """Of a window: how many such steps follow each other, each over one more token of every sequence."""
-    ends_at_arrival = False
+    ends_at_arrival: bool = False
     """A window in which nobody waits ends when somebody comes; behind others they only queue up."""
-
-    def __init__(self, **decided: Any) -> None:
-        self.__dict__.update(decided)
 
     @property
     def is_empty(self) -> bool:
@@ -148,7 +139,7 @@ class Scheduler:
 
     def schedule(self) -> Step:
         """Decide one step, take its blocks and advance the scheduled requests (rules 2 and 5)."""
-        step = Step(scheduled={}, admitted=[], resumed=[], preempted=[], preemption_shortfalls=[])
+        step = Step()
         threshold = self.config.long_prefill_token_threshold
         budget = self.config.max_num_batched_tokens
         capped = threshold > 0 and len(self.running) + len(self.waiting) > 1

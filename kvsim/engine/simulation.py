@@ -17,6 +17,7 @@ from typing import Any, Literal
 import simpy
 from simpy.events import EventPriority
 
+from kvsim.engine.alarm import Alarm
 from kvsim.engine.config import EngineConfig
 from kvsim.engine.recorder import Recorder
 from kvsim.engine.scheduler import Sampled, Step, StepScheduler
@@ -39,23 +40,6 @@ Process = Generator[simpy.Event, Any, None]
 FollowUps = Callable[[int, Request, bool], Iterable[Request]]
 """Asked when a request ends, in whatever way, with the time and whether it got its whole output: the requests that
 come because of it, now or later."""
-
-
-class Alarm(simpy.Event):
-    """Calls one function after a delay, with the priority given; it may be set again when it has gone off.
-
-    A simpy process would do the same at twice the cost.
-    """
-
-    def __init__(self, env: simpy.Environment, call: Callable[[simpy.Event], None]) -> None:
-        super().__init__(env)
-        self._ok = True
-        self._value = None
-        self._call = call
-
-    def set(self, delay_ns: int, priority: EventPriority) -> None:
-        self.callbacks = [self._call]
-        self.env.schedule(self, priority, delay_ns)
 
 
 class Simulation:

@@ -58,3 +58,27 @@ class RequestState:
         """What refused it most often, and of equals the first."""
         causes = self.refusal_causes
         return None if causes is None else max(causes, key=causes.__getitem__)
+
+    def row(self) -> tuple[int | str | None, ...]:
+        """Of the requests table, in the order of its columns."""
+        request = self.request
+        return (
+            request.id,
+            request.arrival_ns,
+            request.priority,
+            request.prompt_tokens,
+            request.output_tokens,
+            self.num_output_tokens,
+            self.outcome,
+            self.reason,
+            self.admitted_ns,
+            self.first_token_ns,
+            self.ended_ns,
+            self.hit_tokens,
+            self.resumed_hit_tokens,
+            self.refusals,
+            self.refusal_cause,
+            self.blocked_ns,
+            self.num_preemptions,
+            self.num_recomputed_tokens,
+        )

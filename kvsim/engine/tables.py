@@ -1,6 +1,6 @@
 """The tables that a run leaves, in bytes and nanoseconds, and where they are kept."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from operator import attrgetter
 from typing import Any, Literal, Protocol
 
@@ -83,63 +83,78 @@ def timeline_frame(rows: Rows, shape: MemoryShape) -> pl.DataFrame:
     return pl.DataFrame({name: np.ascontiguousarray(columns[name]) for name in TIMELINE_COLUMNS})
 
 
-REQUEST_COLUMNS: dict[str, tuple[Any, Callable[[RequestState], Any]]] = {
-    "request_id": (pl.Int64, attrgetter("request.id")),
-    "arrival_ns": (pl.Int64, attrgetter("request.arrival_ns")),
-    "priority": (pl.Int64, attrgetter("request.priority")),
-    "prompt_tokens": (pl.Int64, attrgetter("request.prompt_tokens")),
-    "output_tokens": (pl.Int64, attrgetter("request.output_tokens")),
-    "generated_tokens": (pl.Int64, attrgetter("num_output_tokens")),
-    "outcome": (pl.String, attrgetter("outcome")),
-    "reason": (pl.String, attrgetter("reason")),
-    "admitted_ns": (pl.Int64, attrgetter("admitted_ns")),
-    "first_token_ns": (pl.Int64, attrgetter("first_token_ns")),
-    "ended_ns": (pl.Int64, attrgetter("ended_ns")),
-    "hit_tokens": (pl.Int64, attrgetter("hit_tokens")),
-    "resumed_hit_tokens": (pl.Int64, attrgetter("resumed_hit_tokens")),
-    "refusals": (pl.Int64, attrgetter("refusals")),
-    "refusal_cause": (pl.String, attrgetter("refusal_cause")),
-    "blocked_ns": (pl.Int64, attrgetter("blocked_ns")),
-    "preemptions": (pl.Int64, attrgetter("num_preemptions")),
-    "recomputed_tokens": (pl.Int64, attrgetter("num_recomputed_tokens")),
+REQUEST_COLUMNS: dict[str, Any] = {
+    "request_id": pl.Int64,
+    "arrival_ns": pl.Int64,
+    "priority": pl.Int64,
+    "prompt_tokens": pl.Int64,
+    "output_tokens": pl.Int64,
+    "generated_tokens": pl.Int64,
+    "outcome": pl.String,
+    "reason": pl.String,
+    "admitted_ns": pl.Int64,
+    "first_token_ns": pl.Int64,
+    "ended_ns": pl.Int64,
+    "hit_tokens": pl.Int64,
+    "resumed_hit_tokens": pl.Int64,
+    "refusals": pl.Int64,
+    "refusal_cause": pl.String,
+    "blocked_ns": pl.Int64,
+    "preemptions": pl.Int64,
+    "recomputed_tokens": pl.Int64,
 }
-"""One row per request, in order of arrival."""
+"""One row per request, in order of arrival; `RequestState.row` has the values."""
 
-PRESSURE_COLUMNS: dict[str, tuple[Any, Callable[[Pressure], Any]]] = {
-    "time_ns": (pl.Int64, attrgetter("time_ns")),
-    "event": (pl.String, attrgetter("event")),
-    "request_id": (pl.Int64, attrgetter("request_id")),
-    "cause": (pl.String, attrgetter("cause")),
-    "steps": (pl.Int64, attrgetter("steps")),
-    "need_blocks": (pl.Int64, attrgetter("shortfall.need")),
-    "blank_blocks": (pl.Int64, attrgetter("shortfall.blank")),
-    "evictable_blocks": (pl.Int64, attrgetter("shortfall.evictable")),
-    "missing_blocks": (pl.Int64, attrgetter("shortfall.missing")),
-    "slack_bytes": (pl.Int64, attrgetter("shortfall.slack_bytes")),
+PRESSURE_COLUMNS: dict[str, Any] = {
+    "time_ns": pl.Int64,
+    "event": pl.String,
+    "request_id": pl.Int64,
+    "cause": pl.String,
+    "steps": pl.Int64,
+    "need_blocks": pl.Int64,
+    "blank_blocks": pl.Int64,
+    "evictable_blocks": pl.Int64,
+    "missing_blocks": pl.Int64,
+    "slack_bytes": pl.Int64,
 }
 """One row per preemption, and per run of steps in which one request was refused for one cause; in order of time."""
 
 
+_pressure_row = attrgetter(
+    "time_ns",
+    "event",
+    "request_id",
+    "cause",
+    "steps",
+    "shortfall.need",
+    "shortfall.blank",
+    "shortfall.evictable",
+    "shortfall.missing",
+    "shortfall.slack_bytes",
+)
+
+
 def requests_frame(states: list[RequestState]) -> pl.DataFrame:
-    return _frame(states, REQUEST_COLUMNS)
+    return _frame([state.row() for state in states], REQUEST_COLUMNS)
 
 
 def pressure_frame(pressure: list[Pressure]) -> pl.DataFrame:
-    return _frame(pressure, PRESSURE_COLUMNS)
+    return _frame(list(map(_pressure_row, pressure)), PRESSURE_COLUMNS)
 
 
-def _frame(rows: list[Any], columns: dict[str, tuple[Any, Callable[[Any], Any]]]) -> pl.DataFrame:
-    return pl.DataFrame(
-        {name: pl.Series(name, list(map(get, rows)), dtype=dtype) for name, (dtype, get) in columns.items()}
-    )
+def _frame(rows: list[tuple[Any, ...]], columns: dict[str, Any]) -> pl.DataFrame:
+    if not rows:
+        return pl.DataFrame(schema=columns)
+    series = zip(columns.items(), zip(*rows, strict=True), strict=True)
+    return pl.DataFrame([pl.Series(name, values, dtype=dtype) for (name, dtype), values in series])
 
 
 TableName = Literal["timeline", "requests", "pressure"]
 
 SCHEMAS: dict[TableName, dict[str, Any]] = {
     "timeline": dict.fromkeys(TIMELINE_COLUMNS, pl.Int64()),
-    "requests": {name: dtype() for name, (dtype, _get) in REQUEST_COLUMNS.items()},
-    "pressure": {name: dtype() for name, (dtype, _get) in PRESSURE_COLUMNS.items()},
+    "requests": {name: dtype() for name, dtype in REQUEST_COLUMNS.items()},
+    "pressure": {name: dtype() for name, dtype in PRESSURE_COLUMNS.items()},
 }
 """Columns and types of the tables, in their order."""
 

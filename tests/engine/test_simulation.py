@@ -1,5 +1,6 @@
 """What happens when. A step lasts 10 ns and blocks have 4 slots, unless a test says otherwise."""
 
+from copy import copy
 from itertools import accumulate
 from typing import Any
 
@@ -151,6 +152,15 @@ def test_a_request_that_reaches_max_model_len_is_cut() -> None:
     run = make_run(make_request(0, own=5, output=4), make_request(1, own=5, output=3), max_model_len=8)
     assert run.outcomes() == {0: "cut", 1: "finished"}
     assert (run[0].num_output_tokens, run[0].ended_ns) == (3, run[1].ended_ns)
+
+
+def test_a_run_changes_nothing_of_its_requests() -> None:
+    requests = [make_request(id, own=own) for id, own in enumerate((8, 8, 200))]
+    before = [copy(request) for request in requests]
+    run = make_run(*requests, blocks=8)
+    assert run.outcomes() == {0: "finished", 1: "finished", 2: "rejected"}
+    assert run[1].num_preemptions > 0
+    assert requests == before
 
 
 def test_an_engine_without_requests_does_nothing() -> None:
