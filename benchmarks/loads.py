@@ -11,10 +11,11 @@ from typing import NamedTuple
 from attrs import frozen
 
 from kvsim.engine.clocked import ClockedScheduler
+from kvsim.engine.collect import collect
 from kvsim.engine.config import EngineConfig
 from kvsim.engine.results import Results
 from kvsim.engine.simulation import Simulation
-from kvsim.engine.tables import MemoryShape, TablesInMemory, pressure_frame, requests_frame, timeline_frame
+from kvsim.engine.tables import MemoryShape, TablesInMemory
 from kvsim.engine.totals import Totals
 from kvsim.memory.chains import ChainAllocator
 from kvsim.workload.request import Request, Span, make_request
@@ -90,18 +91,9 @@ def simulate_load(load: Load, lengths: list[tuple[int, int]]) -> Results:
     shape = MemoryShape(load.num_blocks, BLOCK_SIZE, BLOCK_SIZE * TOKEN_BYTES, TOKEN_BYTES)
     chains = ChainAllocator(load.num_blocks, BLOCK_SIZE, load.prefix_sharing, token_bytes=TOKEN_BYTES)
     simulation = Simulation(config, ClockedScheduler(config, chains), requests_of(load, lengths))
-    recorder = simulation.run()
     tables = TablesInMemory()
-    tables.add("timeline", timeline_frame(recorder.take_rows(), shape))
-    tables.add("requests", requests_frame(recorder.take_states(all=True)))
-    tables.add("pressure", pressure_frame(recorder.take_pressure(all=True)))
-    totals = Totals(
-        shape,
-        worst_case_bytes=MAX_NUM_SEQS * MAX_MODEL_LEN * TOKEN_BYTES,
-        num_steps=recorder.num_steps,
-        held_back_steps=recorder.held_back_steps,
-    )
-    totals.add_all(tables)
+    totals = Totals(shape, worst_case_bytes=MAX_NUM_SEQS * MAX_MODEL_LEN * TOKEN_BYTES)
+    collect(simulation, tables, totals)
     results = Results(description={"load": load.name}, totals=totals, tables=tables, stalled=simulation.stalled)
     assert results.metrics["finished"] == len(lengths), "every request gets its whole output"
     return results

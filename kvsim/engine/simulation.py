@@ -47,8 +47,7 @@ class Simulation:
 
     `fast_forward` takes windows of decode steps at once, else step follows step. `check` recounts all invariants
     after every step. `on_step` sees every step as it is decided and `on_outputs` what its end brought, with the
-    time; `on_full` is told the time when rows up to it should be taken out of the recorder. After `run`, `stalled`
-    says which request blocks the engine for ever and why, or is None.
+    time. After `run`, `stalled` says which request blocks the engine for ever and why, or is None.
     """
 
     def __init__(
@@ -61,7 +60,6 @@ class Simulation:
         fast_forward: bool = True,
         on_step: Callable[[int, Step], None] | None = None,
         on_outputs: Callable[[int, Sampled], None] | None = None,
-        on_full: Callable[[int], None] | None = None,
         check: bool = False,
         futile_cycles: int = _FUTILE_CYCLES,
     ) -> None:
@@ -82,7 +80,7 @@ class Simulation:
         self._arriving_now = False
         self._on_step = on_step
         self._on_outputs = on_outputs
-        self._on_full = on_full
+        self._on_full: Callable[[int], None] | None = None
         self._check = check
         self._futile_cycles = futile_cycles
         self._until_ns = _NEVER
@@ -103,8 +101,10 @@ class Simulation:
         """Nanoseconds since the start."""
         return int(self._env.now)
 
-    def run(self, until_ns: int | None = None) -> Recorder:
+    def run(self, until_ns: int | None = None, on_full: Callable[[int], None] | None = None) -> Recorder:
+        """To the end, or a time; `on_full` is told when rows up to a time should be taken out of the recorder."""
         env = self._env
+        self._on_full = on_full
         if until_ns is not None:
             self._until_ns = until_ns
         self._observe()

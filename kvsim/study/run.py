@@ -8,11 +8,11 @@ from typing import Any
 
 from kvsim import __version__
 from kvsim.engine.clocked import ClockedScheduler, can_be_clocked
-from kvsim.engine.recorder import Recorder
+from kvsim.engine.collect import collect
 from kvsim.engine.results import Results
 from kvsim.engine.scheduler import Sampled, Scheduler, StepScheduler
 from kvsim.engine.simulation import FollowUps, Simulation
-from kvsim.engine.tables import MemoryShape, Tables, TablesInMemory, pressure_frame, requests_frame, timeline_frame
+from kvsim.engine.tables import Tables, TablesInMemory
 from kvsim.engine.totals import Totals
 from kvsim.errors import ScenarioError
 from kvsim.memory.chains import ChainAllocator
@@ -46,9 +46,8 @@ def simulate(
     """
     planned = plan(scenario)
     skipped = SkippedRows()
-    shape = planned.shape
     tables = TablesInMemory() if tables is None else tables
-    totals = Totals(shape, planned.worst_case_bytes)
+    totals = Totals(planned.shape, planned.worst_case_bytes)
     try:
         requests, follow_ups = _requests(scenario, skipped)
         simulation = Simulation(
@@ -57,22 +56,18 @@ def simulate(
             requests,
             follow_ups=follow_ups,
             on_outputs=_progress_hook(scenario, on_progress),
-            on_full=lambda now: _hand_over(simulation.recorder, tables, totals, shape, now),
             fast_forward=scenario.engine.fast_forward,
             check=check,
         )
-        recorder = simulation.run()
-        _hand_over(recorder, tables, totals, shape, None)
-        tables.close()
+        collect(simulation, tables, totals)
         if on_progress is not None:
-            on_progress(recorder.num_ended, recorder.num_ended)
+            num_ended = simulation.recorder.num_ended
+            on_progress(num_ended, num_ended)
     except OverflowError:
         raise ScenarioError(
             scenario.source,
             ["simulated times and bytes must fit in 64 bits: raise the rate, or lower speed-up, latency or sizes"],
         ) from None
-    totals.num_steps = recorder.num_steps
-    totals.held_back_steps = recorder.held_back_steps
     return Results(
         description=_describe(scenario, planned),
         totals=totals,
@@ -80,20 +75,6 @@ def simulate(
         notes=(*planned.notes, *notes_on_rows(skipped)),
         stalled=simulation.stalled,
     )
-
-
-def _hand_over(recorder: Recorder, tables: Tables, totals: Totals, shape: MemoryShape, before_ns: int | None) -> None:
-    """Take out of the recorder what is complete: rows before an instant, or at the end all of them."""
-    is_end = before_ns is None
-    timeline = timeline_frame(recorder.take_rows(before_ns), shape)
-    requests = requests_frame(recorder.take_states(all=is_end))
-    pressure = pressure_frame(recorder.take_pressure(all=is_end))
-    totals.add_timeline(timeline)
-    totals.add_requests(requests)
-    totals.add_pressure(pressure)
-    tables.add("timeline", timeline)
-    tables.add("requests", requests)
-    tables.add("pressure", pressure)
 
 
 def _scheduler(scenario: Scenario, planned: Plan) -> StepScheduler:

@@ -62,7 +62,6 @@ class Run:
             follow_ups=follow_ups,
             on_step=self.on_step,
             on_outputs=self.on_outputs,
-            on_full=self.on_full,
             check=True,
         )
         if in_pieces:
@@ -71,7 +70,7 @@ class Run:
         self.pieces: list[Rows] = []
         self.states: dict[int, RequestState] = {}
         self.pressure: list[Pressure] = []
-        simulation.run(until_ns)
+        simulation.run(until_ns, self.on_full)
         self.take(None)
         self.rows = {name: np.concatenate([rows[name] for rows in self.pieces]) for name in self.pieces[0]}
         self.stalled = simulation.stalled
