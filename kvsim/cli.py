@@ -4,6 +4,7 @@ import os
 import signal
 import sys
 from contextlib import nullcontext
+from importlib.util import find_spec
 from io import TextIOWrapper
 from pathlib import Path
 from typing import Annotated
@@ -49,9 +50,16 @@ def main() -> None:
         sys.exit(1)
 
 
+def is_compiled() -> bool:
+    """Whether kvsim was compiled while it was installed (hatch_build.py)."""
+    clock = find_spec("kvsim.engine.clock")
+    assert clock is not None, "it is a part of kvsim"
+    return not str(clock.origin).endswith(".py")
+
+
 def _print_version(wanted: bool) -> None:
     if wanted:
-        print(f"kvsim {__version__}")
+        print(f"kvsim {__version__}{' (compiled)' if is_compiled() else ''}")
         raise typer.Exit
 
 

@@ -77,8 +77,8 @@ def test_the_scenario_of_the_readme_is_one(tmp_path: Path) -> None:
     assert scenario.engine.max_waiting == 1000
 
 
-def test_both_setup_commands_are_marked_for_ci() -> None:
-    for name in ("run", "test"):
+def test_setup_commands_are_marked_for_ci() -> None:
+    for name in ("run", "test", "compile"):
         assert len(re.findall(rf"<!-- command: {name} -->\n```sh\n", README)) == 1
 
 
