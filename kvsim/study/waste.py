@@ -168,7 +168,8 @@ class Waste:
         slots = RESERVE[each.spec.kind](prompts, outputs, each.spec, longest)
         each.reserved += exact_sum(outputs * (outputs - 1) // 2)
         each.unused += exact_sum((slots - prompts - outputs) * outputs)
-        each.beyond += int((slots > longest).sum()) if each.spec.argument == longest else 0
+        if each.spec.kind == "pow2" and each.spec.argument is not None:
+            each.beyond += int((slots > longest).sum())
 
 
 def longest_length(spec: AllocatorSpec, bounds: Bounds) -> int:

@@ -336,8 +336,9 @@ def test_a_request_that_an_allocator_cannot_hold_is_refused(name: str, longest: 
 
 
 def test_pow2_is_not_cut_at_its_longest_length_and_says_how_often() -> None:
-    waste = waste_of([(6, 5), (2, 5), (6, 4)], "pow2:12,pow2,max:12", Bounds(min_prompt=1, min_output=1, max_total=12))
-    assert [each.beyond for each in waste.allocators] == [1, 0, 0]
+    bounds = Bounds(min_prompt=1, min_output=1, max_total=12)
+    waste = waste_of([(6, 5), (2, 5), (6, 4)], "pow2:12,pow2,max:12,predicted:2", bounds)
+    assert [each.beyond for each in waste.allocators] == [1, 0, 0, 0]
     assert waste.allocators[0].allocated == waste.allocators[1].allocated == 14 * 5 + 10 * 5 + 10 * 4
 
 
