@@ -14,6 +14,7 @@ import typer
 from kvsim import __version__
 from kvsim.cli_sweep import mount as mount_sweep
 from kvsim.cli_trace import mount as mount_trace
+from kvsim.cli_waste import mount as mount_waste
 from kvsim.console import need_picture_name, progress_bar
 from kvsim.console import print_json as _print_json
 from kvsim.console import print_page as _print
@@ -28,6 +29,7 @@ app = typer.Typer(
 )
 mount_sweep(app)
 mount_trace(app)
+mount_waste(app)
 
 
 def main() -> None:

@@ -1,39 +1,31 @@
 """The commands about traces: each parses, calls the library, prints."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from kvsim.cli_options import (
+    BadRowOption,
+    BlockTokensOption,
+    ColumnsOption,
+    FormatOption,
+    JsonOption,
+    TimeUnitOption,
+    TokenizerOption,
+    TraceArgument,
+    need_bounds,
+    options_of,
+    say_passed_over,
+    trace_file,
+)
 from kvsim.console import need_picture_name, print_json, print_page
 
 if TYPE_CHECKING:
     from kvsim.study.hits import Order
     from kvsim.study.hits_table import TokenSize
     from kvsim.study.trace_file import TraceFile
-    from kvsim.workload.traces import Columns, Options
-
-TraceArgument = Annotated[Path, typer.Argument(help="Trace file: plain, gzip, zstd or Parquet.")]
-FormatOption = Annotated[str | None, typer.Option(help="Format of the trace; recognised if not given.")]
-
-BlockTokensOption = Annotated[
-    int | None, typer.Option(min=1, help="Tokens that an id of the trace stands for; seen from the file if not given.")
-]
-TokenizerOption = Annotated[Path | None, typer.Option(help="The tokenizer.json for a trace of texts.")]
-ColumnsOption = Annotated[
-    str | None,
-    typer.Option(
-        metavar="prompt=NAME,...",
-        help="Columns of a plain table: prompt, and any of output, time, hash_ids, as in prompt=in,time=at.",
-    ),
-]
-TimeUnitOption = Annotated[str | None, typer.Option(help="What times count, where the format leaves it open.")]
-BadRowOption = Annotated[
-    str, typer.Option(help="error: a row that cannot be used ends it; skip: such rows are passed over and counted.")
-]
-
-JsonOption = Annotated[bool, typer.Option("--json", help="Print the figures as JSON, and nothing else.")]
 
 trace_app = typer.Typer(
     no_args_is_help=True,
@@ -84,7 +76,7 @@ def hits(
     from kvsim.study.hits_table import hits_json, hits_page, read_capacity, save_hits_plot
 
     need_picture_name(plot)
-    _need_bounds(block_size, limit)
+    need_bounds(block_size, limit)
     known_order = _known_order(order)
     if model is None:
         of_model = {
@@ -96,12 +88,12 @@ def hits(
     token = None
     if model is not None:
         token = _token_size(model, kv_dtype or "bf16", tensor_parallel or 1, pipeline_parallel or 1)
-    file = _trace_file(trace, format, _options(block_tokens, tokenizer, columns, time_unit), on_bad_row)
+    file = trace_file(trace, format, options_of(block_tokens, tokenizer, columns, time_unit), on_bad_row)
     file.need_content()
     prompts = Prompts()
     for row in islice(file.rows(), limit):
         prompts.add(row.prompt or ())
-    _say_passed_over(file)
+    say_passed_over(file)
     curves = [HitCurve(prompts, size, known_order) for size in block_size or [16]]
     all_hits = []
     for curve in curves:
@@ -119,63 +111,6 @@ def hits(
         print_page(hits_page(all_hits, token, file.reading.block_tokens))
 
 
-def _options(block_tokens: int | None, tokenizer: Path | None, columns: str | None, time_unit: str | None) -> "Options":
-    from typing import get_args
-
-    from kvsim.errors import TraceError
-    from kvsim.workload.traces import Options
-    from kvsim.workload.traces.options import TimeUnit
-
-    unit = next((unit for unit in get_args(TimeUnit) if unit == time_unit), None)
-    if unit is None and time_unit is not None:
-        raise TraceError(f"--time-unit must be one of {', '.join(get_args(TimeUnit))}, got {time_unit!r}")
-    return Options(block_tokens=block_tokens, tokenizer=tokenizer, columns=_columns(columns), time_unit=unit)
-
-
-def _columns(text: str | None) -> "Columns | None":
-    """What is said in prompt=NAME,time=NAME."""
-    from kvsim.errors import TraceError
-    from kvsim.workload.traces import Columns
-    from kvsim.workload.traces.options import KEYS
-
-    if text is None:
-        return None
-    named: dict[str, str] = {}
-    for part in text.split(","):
-        key, equals, name = part.partition("=")
-        if not equals or key.strip() not in KEYS or key.strip() in named:
-            raise TraceError(f"--columns must say each of {', '.join(KEYS)} once at most, as prompt=NAME, got {text!r}")
-        named[key.strip()] = name
-    if "prompt" not in named:
-        raise TraceError(f"--columns must say which column is the prompt's tokens, as prompt=NAME, got {text!r}")
-    try:
-        return Columns(**named)
-    except ValueError as error:
-        raise TraceError(f"--columns: {error}") from None
-
-
-def _trace_file(path: Path, format: str | None, options: "Options", on_bad_row: str = "error") -> "TraceFile":
-    from kvsim.errors import TraceError
-    from kvsim.study.trace_file import TraceFile
-
-    if on_bad_row not in ("error", "skip"):
-        raise TraceError(f"--on-bad-row must be error or skip, got {on_bad_row!r}")
-    return TraceFile.of(path, format, options, skip_bad_rows=on_bad_row == "skip")
-
-
-def _need_bounds(block_sizes: Sequence[int] | None, limit: int | None = None) -> None:
-    """Raises TraceError before a file is read."""
-    from kvsim.errors import TraceError
-    from kvsim.rules import MAX_TOKENS, shown
-    from kvsim.study.trace_convert import MAX_ROWS
-
-    for size in block_sizes or ():
-        if not 1 <= size <= MAX_TOKENS:
-            raise TraceError(f"--block-size must be between 1 and {MAX_TOKENS:,}, got {shown(size)}")
-    if limit is not None and not 1 <= limit <= MAX_ROWS:
-        raise TraceError(f"--limit must be between 1 and {MAX_ROWS:,}, got {shown(limit)}")
-
-
 def _refuse_without(other: str, options: Mapping[str, object]) -> None:
     """Raises TraceError for an option that is given and changes nothing, as another is not."""
     from kvsim.errors import TraceError
@@ -183,13 +118,6 @@ def _refuse_without(other: str, options: Mapping[str, object]) -> None:
     for name, value in options.items():
         if value is not None:
             raise TraceError(f"{name} goes with {other}, which is not given")
-
-
-def _say_passed_over(file: "TraceFile") -> None:
-    import sys
-
-    if file.reading.bad_rows:
-        print(f"passed over {file.reading.bad_rows:,} bad rows of {file.path}", file=sys.stderr)
 
 
 def _known_order(order: str) -> "Order":
@@ -243,7 +171,7 @@ def info(
     from kvsim.study.trace_table import info_page, save_info_plot
 
     need_picture_name(plot)
-    _need_bounds(block_size)
+    need_bounds(block_size)
     requests_only = {
         "--block-size": block_size,
         "--block-tokens": block_tokens,
@@ -254,7 +182,7 @@ def info(
     }
     if format is None and _show_windows(trace, json, requests_only):
         return
-    file = _trace_file(trace, format, _options(block_tokens, tokenizer, columns, time_unit))
+    file = trace_file(trace, format, options_of(block_tokens, tokenizer, columns, time_unit))
     if block_size:
         file.need_content()
     found = trace_info(file, block_size or BLOCK_SIZES)
@@ -361,14 +289,14 @@ def convert(
         raise TraceError(str(error)) from None
     if to is None:
         to = "parquet" if out.suffix == ".parquet" else "mooncake"
-    file = _trace_file(trace, format, _options(block_tokens, tokenizer, columns, time_unit), on_bad_row)
+    file = trace_file(trace, format, options_of(block_tokens, tokenizer, columns, time_unit), on_bad_row)
     with staged_file(out) as staging:
         written = convert_trace(file, part, to, staging, out_block_tokens)
     note = "" if written.has_content else "; no content: nothing in it is shared"
     if written.has_content and (file.reading.block_tokens or 1) % written.block_tokens:
         note += f"; shared in ids of {written.block_tokens:,} tokens, where the trace is finer"
     note += "; what was generated is not kept, so later prompts do not find it" if written.had_outputs else ""
-    _say_passed_over(file)
+    say_passed_over(file)
     print(f"wrote {out}: {written.rows:,} requests{note}", file=sys.stderr)
 
 
@@ -407,9 +335,9 @@ def fit(
     from kvsim.study.files import staged_file
     from kvsim.study.trace_fit import fit as fit_trace
 
-    file = _trace_file(trace, format, _options(block_tokens, tokenizer, columns, time_unit), on_bad_row)
+    file = trace_file(trace, format, options_of(block_tokens, tokenizer, columns, time_unit), on_bad_row)
     fitted = fit_trace(file, seed)
-    _say_passed_over(file)
+    say_passed_over(file)
     text = fitted.to_toml(trace.name)
     if out is not None:
         with staged_file(out) as staging:

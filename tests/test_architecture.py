@@ -1,6 +1,7 @@
 """Imports point one way.
 
-errors, units, rules, invariants <- model, workload <- memory <- engine <- study <- console, cli_sweep, cli_trace <- cli
+errors, units, rules, invariants <- model, workload <- memory <- engine <- study <- console, cli_options <- cli_sweep,
+cli_trace, cli_waste <- cli
 """
 
 import ast
@@ -27,10 +28,13 @@ MAY_IMPORT = {
     "engine": {"engine", "memory", "model", "workload"} | FOUNDATION,
     "study": {"study", "engine", "memory", "model", "workload"} | FOUNDATION,
     "console": FOUNDATION,
+    "cli_options": {"study", "workload"} | FOUNDATION,
     **dict.fromkeys(
-        ("cli_sweep", "cli_trace"), {"console", "study", "engine", "memory", "model", "workload"} | FOUNDATION
+        ("cli_sweep", "cli_trace", "cli_waste"),
+        {"cli_options", "console", "study", "engine", "memory", "model", "workload"} | FOUNDATION,
     ),
-    "cli": {"cli_sweep", "cli_trace", "console", "study", "engine", "memory", "model", "workload"} | FOUNDATION,
+    "cli": {"cli_sweep", "cli_trace", "cli_waste", "console", "study", "engine", "memory", "model", "workload"}
+    | FOUNDATION,
 }
 
 

@@ -61,8 +61,16 @@ class TraceFile:
         """Rows without tokens too; those that break a rule of the format are passed over and counted."""
         return self._read(Lines(self.path, skip_bad_rows=True, least_tokens=0), reading)
 
-    def _read(self, lines: Lines, reading: Reading) -> Iterator[Row]:
-        for row in rows_of(reader_of(self.format, self.options), lines, self.options):
+    def lengths(self, *, by_time: bool) -> Iterator[Row]:
+        """Rows without tokens too, in the order of `rows`, or else as they stand in the file, of which then none need
+        be held; at the first that breaks a rule of the format, raises TraceError or passes it over.
+        """
+        lines = Lines(self.path, skip_bad_rows=self.skip_bad_rows, least_tokens=0)
+        return self._read(lines, self.reading, sort=by_time)
+
+    def _read(self, lines: Lines, reading: Reading, *, sort: bool = True) -> Iterator[Row]:
+        reader = reader_of(self.format, self.options)
+        for row in rows_of(reader if sort else reader._replace(unsorted=False), lines, self.options):
             reading.bad_rows, reading.block_tokens = lines.skipped, lines.block_tokens
             yield row
         reading.bad_rows = lines.skipped

@@ -42,7 +42,7 @@ class Reader(NamedTuple):
     A format without marks must be named. In some formats rows come in the order in which requests ended or
     session by session: they are `unsorted`, so all rows of a file, though not its text, are held to sort them.
     `needs` is what a user must say about every file of the format, `heeds` what may be said. `parquet` is a format in
-    Parquet, the others are text.
+    Parquet, the others are text. Where `turns_apart`, the prompt of a later turn lacks what was said before it.
     """
 
     read: Callable[[Lines, Options], Iterator[Row]]
@@ -52,6 +52,7 @@ class Reader(NamedTuple):
     needs: Literal["tokenizer", "columns"] | None = None
     heeds: tuple[Said, ...] = ()
     parquet: bool = False
+    turns_apart: bool = False
 
     @property
     def has_content(self) -> bool:
@@ -67,7 +68,9 @@ READERS: dict[str, Reader] = {
     "splitwisesim": Reader(
         read_splitwisesim, ("content", "sessions"), ("arrival_timestamp", "prompt_size", "token_size")
     ),
-    "turn_lengths": Reader(read_turn_lengths, ("times", "content"), ("conversation", "human_tokens", "gpt_tokens")),
+    "turn_lengths": Reader(
+        read_turn_lengths, ("times", "content"), ("conversation", "human_tokens", "gpt_tokens"), turns_apart=True
+    ),
     "bailian": Reader(read_bailian, (), ("chat_id", "parent_chat_id", "hash_ids"), heeds=("block_tokens", "time_unit")),
     "ragpulse": Reader(read_ragpulse, (), ("hash_ids", "sys_prompt", "passages_ids", "user_input")),
     "weka": Reader(
