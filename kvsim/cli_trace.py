@@ -47,7 +47,15 @@ def hits(
     capacity: Annotated[
         list[str] | None, typer.Option(help="Blocks, inf, or with a model a size such as '40 GiB'; repeatable.")
     ] = None,
-    order: Annotated[str, typer.Option(help="head: LRU of single blocks; tail: heads are evicted last.")] = "head",
+    order: Annotated[
+        str | None, typer.Option(help="head: LRU of single blocks (default); tail: heads are evicted last.")
+    ] = None,
+    policy: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="Eviction policy to compare in the order tail: lru, fifo, lfu, tail_last_lru, all; repeatable."
+        ),
+    ] = None,
     format: FormatOption = None,
     block_tokens: BlockTokensOption = None,
     tokenizer: TokenizerOption = None,
@@ -69,15 +77,18 @@ def hits(
 
     - `kvsim hits conversation_trace.jsonl --block-size 512 --capacity 1000 --capacity 10000 --capacity inf`
     - `kvsim hits conversation_trace.jsonl --block-size 16 --order tail --model llama-3.1-8b --plot hits.png`
+    - `kvsim hits conversation_trace.jsonl --block-size 512 --capacity 10000 --policy all`
     """
     from itertools import islice
 
-    from kvsim.study.hits import HitCurve, Prompts
+    from kvsim.study.hits import HitCurve, Prompts, need_policies
     from kvsim.study.hits_table import hits_json, hits_page, read_capacity, save_hits_plot
 
     need_picture_name(plot)
     need_bounds(block_size, limit)
-    known_order = _known_order(order)
+    known_order = _known_order(order or ("tail" if policy else "head"))
+    policies = _policies(policy)
+    need_policies(policies, known_order)
     if model is None:
         of_model = {
             "--kv-dtype": kv_dtype,
@@ -94,7 +105,7 @@ def hits(
     for row in islice(file.rows(), limit):
         prompts.add(row.prompt or ())
     say_passed_over(file)
-    curves = [HitCurve(prompts, size, known_order) for size in block_size or [16]]
+    curves = [HitCurve(prompts, size, known_order, policies) for size in block_size or [16]]
     all_hits = []
     for curve in curves:
         capacities = [read_capacity(text, curve.block_size, token) for text in capacity or ()]
@@ -103,7 +114,7 @@ def hits(
         from kvsim.study.files import staged_file
 
         with staged_file(plot) as staging:
-            save_hits_plot(curves, token, staging)
+            save_hits_plot(curves, token, staging, all_hits)
     if json:
         figures = [hits_json(of_size, token) for of_size in all_hits]
         print_json(figures[0] if len(figures) == 1 else figures)
@@ -130,6 +141,13 @@ def _known_order(order: str) -> "Order":
         if order == known:
             return known  # type: ignore[no-any-return]  # one of its words
     raise TraceError(f"order must be one of {', '.join(get_args(Order))}, got {order!r}")
+
+
+def _policies(named: Sequence[str] | None) -> Sequence[str]:
+    """Each once, in the order in which they were named."""
+    from kvsim.memory.eviction import EVICTION
+
+    return tuple(dict.fromkeys(known for name in named or () for known in (EVICTION if name == "all" else [name])))
 
 
 def _token_size(model: str, kv_dtype: str, tensor_parallel: int, pipeline_parallel: int) -> "TokenSize":

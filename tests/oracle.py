@@ -57,6 +57,8 @@ class Oracle:
         self.watermark = int(self.config["watermark"] * num_blocks)
         self.free_queue = list(range(1, num_blocks))
         self.references = [0] * num_blocks
+        self.eviction: str = self.config.get("eviction", "lru")
+        self.hits = [0] * num_blocks  # since the block got its key
         # (block, number of its group, all tokens up to its end), oldest first
         self.published: list[tuple[int, int, list[int]]] = []
         in_order = sorted(world["requests"], key=lambda row: row["arrival_step"])
@@ -312,6 +314,7 @@ class Oracle:
                 if block in self.free_queue:
                     self.free_queue.remove(block)
                 self.references[block] += 1
+                self.hits[block] += 1
                 request.tables[number].append(block)
         request.boundaries = [(len(request.prompt) - 1) // self.block_size]
         if hit.boundary_tokens is not None:
@@ -334,6 +337,7 @@ class Oracle:
                     continue
                 if self.is_kept(self.groups[number], index, request.boundaries):
                     self.published.append((block, number, request.known[:end]))
+                    self.hits[block] = 0
 
     def has_key(self, block: int) -> bool:
         return any(entry[0] == block for entry in self.published)
@@ -458,4 +462,16 @@ class Oracle:
             self.references[block] -= 1
             if self.references[block] == 0:
                 (to_end if self.has_key(block) else to_front).append(block)
-        self.free_queue = to_front + self.free_queue + to_end
+        if self.eviction == "tail_last_lru":
+            to_end.reverse()
+        self.free_queue = self.in_order_of_eviction(to_front + self.free_queue + to_end)
+
+    def in_order_of_eviction(self, queue: list[int]) -> list[int]:
+        """Blocks without a key as they stand, then those with one: as they stand for LRU, else as the policy says."""
+        with_key = [block for block in queue if self.has_key(block)]
+        if self.eviction == "fifo":
+            in_order_of_publication = [entry[0] for entry in self.published]
+            with_key.sort(key=in_order_of_publication.index)
+        if self.eviction == "lfu":
+            with_key.sort(key=lambda block: self.hits[block])  # equal ones stay in order of release
+        return [block for block in queue if not self.has_key(block)] + with_key

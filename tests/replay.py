@@ -227,6 +227,7 @@ def case_allocator(case: Case) -> PagedAllocator:
         max_num_batched_tokens=config["max_num_batched_tokens"],
         max_model_len=config["max_model_len"],
         retention_interval=config["prefix_cache_retention_interval"],
+        eviction=config.get("eviction", "lru"),
     )
 
 

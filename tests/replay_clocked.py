@@ -28,10 +28,10 @@ NAMES_BLOCKS = ("alloc", "tables", "free_queue", "final_free_queue")
 
 
 def is_in_scope(case: Case) -> bool:
-    """One group of full attention, first come, first served, no cap on long prefills."""
-    return case["config"]["groups"] == [{"type": "full"}] and can_be_clocked(
-        case_config(case), case["config"]["block_size"]
-    )
+    """One group of full attention, first come, first served, no cap on long prefills, vLLM's order of eviction."""
+    config = case["config"]
+    plain = config["groups"] == [{"type": "full"}] and config.get("eviction", "lru") == "lru"
+    return plain and can_be_clocked(case_config(case), config["block_size"])
 
 
 class RunsOn(Exception):

@@ -46,6 +46,7 @@ def test_hits_are_given_for_each_capacity(mooncake: Path) -> None:
     assert found == {
         "block_size": 512,
         "order": "head",
+        "policies": [],
         "touches": 9,
         "distinct_blocks": 5,
         "prompt_tokens": 2_900,
@@ -63,6 +64,8 @@ def test_hits_are_given_for_each_capacity(mooncake: Path) -> None:
         "engine_hit_blocks": 1,
         "engine_hit_tokens": 512,
         "optimum_hit_blocks": 3,
+        "optimum_engine_hit_blocks": None,
+        "policies": [],
     }
     assert results[1] == {
         "capacity_blocks": None,
@@ -71,6 +74,8 @@ def test_hits_are_given_for_each_capacity(mooncake: Path) -> None:
         "engine_hit_blocks": 3,
         "engine_hit_tokens": 3 * 512,
         "optimum_hit_blocks": 4,
+        "optimum_engine_hit_blocks": 3,
+        "policies": [],
     }
 
 
@@ -92,6 +97,27 @@ def test_hits_are_printed_as_a_table(mooncake: Path) -> None:
     assert "0 of 3 prompts have no token beyond that" in done.stdout
     assert "infinite" in done.stdout
     assert "bytes per token = 32 layers" in done.stdout
+
+
+def test_policies_stand_side_by_side(mooncake: Path, tmp_path: Path) -> None:
+    """Blocks 0 1, 0 2 3, 0 2 3, 9 in two places: all find block 0 when 0 2 3 comes for the first time.
+
+    Of that LRU leaves 0 2, and LFU too, as 0 has a hit. FIFO, whose oldest block is 0, and the tail-last LRU leave
+    2 3, which are there the second time, but not behind their head.
+    """
+    size = ("--block-size", "512", "--capacity", "2")
+    plot = tmp_path / "hits.png"
+    found = figures("hits", mooncake, *size, "--policy", "all", "--policy", "lru", "--plot", plot)
+    assert found["order"] == "tail"
+    (result,) = found["results"]
+    assert result["optimum_engine_hit_blocks"] == 3
+    by_policy = {under["policy"]: (under["hit_blocks"], under["engine_hit_blocks"]) for under in result["policies"]}
+    assert by_policy == {"lru": (3, 3), "fifo": (3, 1), "lfu": (3, 3), "tail_last_lru": (3, 1)}
+    assert plot.read_bytes().startswith(b"\x89PNG")
+    done = kvsim("hits", mooncake, *size, "--policy", "fifo", "--policy", "lru")
+    rows = [line.split() for line in done.stdout.splitlines()]
+    assert ["blocks", "fifo", "lru", "optimum"] in rows
+    assert ["2", "17.66%", "52.97%", "52.97%"] in rows
 
 
 @pytest.mark.parametrize(
@@ -121,6 +147,11 @@ def test_hits_are_printed_as_a_table(mooncake: Path) -> None:
         (["--limit", "0"], "--limit must be between 1 and 1,000,000,000,000, got 0"),
         (["--limit", "9" * 40], "--limit must be between 1 and 1,000,000,000,000, got a number of over 30 digits"),
         (["--order", "up"], "order must be one of head, tail, got 'up'"),
+        (["--policy", "lru", "--policy", "mru"], "policy must be one of lru, fifo, lfu, tail_last_lru, got 'mru'"),
+        (
+            ["--policy", "lru", "--order", "head"],
+            "policies are compared in the order tail, in which requests come whole",
+        ),
         (["--format", "tape"], "the format of a trace must be one of "),
         (["--model", "nobody"], "nobody"),
     ],

@@ -49,7 +49,8 @@ class PagedAllocator:
 
     `block_bytes` is the size of a block, of which each group fills `block_size x token_bytes`. The gate counts
     windows up to `max_num_batched_tokens` and `max_model_len` (rule 28). `retention_interval` is vLLM's
-    `prefix_cache_retention_interval`: which blocks of sliding windows get a key (rule 32).
+    `prefix_cache_retention_interval`: which blocks of sliding windows get a key (rule 32). `eviction` is a policy of
+    `eviction.py`.
     """
 
     def __init__(
@@ -63,11 +64,12 @@ class PagedAllocator:
         max_num_batched_tokens: int = 8192,
         max_model_len: int = 2**40,
         retention_interval: int | None = 0,
+        eviction: str = "lru",
     ) -> None:
         assert block_size >= 1, "a block holds at least one token"
         self.block_size = block_size
         self.groups = groups
-        self.pool = BlockPool(num_blocks)
+        self.pool = BlockPool(num_blocks, eviction)
         self.holdings: dict[int, Holding] = {}
         self.block_bytes = block_bytes or block_size * max(group.token_bytes for group in groups)
         self.max_num_batched_tokens = max_num_batched_tokens

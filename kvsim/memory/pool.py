@@ -6,27 +6,32 @@ of *cached* blocks, oldest release first. Rule numbers are those of tests/golden
 
     next to be taken                                            last
     [ blank: last freed ... first freed | cached: first freed ... last freed ]
+
+Another policy of `eviction.py` may order the cached blocks; blank ones still go before all of them.
 """
 
-from collections import OrderedDict
 from collections.abc import Iterator, Sequence
 
 from kvsim.invariants import hold
+from kvsim.memory.eviction import EVICTION
 
 NULL_BLOCK = 0
 """Held back from the start, never handed out, never freed (rule 22)."""
 
 
 class BlockPool:
-    """`num_blocks` blocks, the null block included, so that `num_blocks - 1` are usable."""
+    """`num_blocks` blocks, the null block included, so that `num_blocks - 1` are usable.
 
-    def __init__(self, num_blocks: int) -> None:
+    `eviction` names the order in which cached ones go, "lru" being that of the real engine.
+    """
+
+    def __init__(self, num_blocks: int, eviction: str = "lru") -> None:
         assert num_blocks >= 2, "a pool has the null block and at least one more"
         self.num_blocks = num_blocks
         self._ref_counts = [0] * num_blocks
         self._keys: list[int | None] = [None] * num_blocks
         self._blank = list(range(num_blocks - 1, NULL_BLOCK, -1))
-        self._cached: OrderedDict[int, None] = OrderedDict()
+        self._cached = EVICTION[eviction]()
         self._first_block: dict[int, int] = {}
         self._later_blocks: dict[int, list[int]] = {}
 
@@ -88,10 +93,11 @@ class BlockPool:
         blocks = blank[len(blank) - from_blank :]
         blocks.reverse()
         del blank[len(blank) - from_blank :]
-        for _ in range(num_blocks - from_blank):
-            block, _none = self._cached.popitem(last=False)
-            self._forget_key(block)
-            blocks.append(block)
+        if from_blank < num_blocks:
+            evicted = self._cached.pop(num_blocks - from_blank)
+            for block in evicted:
+                self._forget_key(block)
+            blocks += evicted
         counts = self._ref_counts
         for block in blocks:
             counts[block] = 1
@@ -100,13 +106,12 @@ class BlockPool:
     def touch(self, blocks: Sequence[int]) -> int:
         """Reference blocks that were hit; returns how many left the free queue for it (rule 20)."""
         counts = self._ref_counts
-        woken = 0
+        woken = [block for block in blocks if not counts[block]]
         for block in blocks:
-            if not counts[block]:
-                del self._cached[block]
-                woken += 1
             counts[block] += 1
-        return woken
+        self._cached.hit(blocks)
+        self._cached.remove(woken)
+        return len(woken)
 
     def publish(self, blocks: Sequence[int], keys: Sequence[int]) -> None:
         """Make full blocks findable; where a key is there already, the block stands behind its others."""
@@ -117,27 +122,27 @@ class BlockPool:
                 self._later_blocks.setdefault(key, []).append(block)
             else:
                 self._first_block[key] = block
+        self._cached.publish(blocks)
 
     def release(self, table: Sequence[int]) -> int:
         """Drop one reference to each block of a table, last block first (rule 23).
 
-        Blocks that reach zero go to the end of the queue if they have a key, else to its front, the last
-        block of the table foremost. Returns how many reached zero.
+        Blocks that reach zero go to the end of the queue (or where the policy has them) if they have a key, else
+        to its front, the last block of the table foremost. Returns how many reached zero.
         """
-        counts, keys, cached = self._ref_counts, self._keys, self._cached
-        to_front = []
-        freed = 0
+        counts, keys = self._ref_counts, self._keys
+        to_front, cached = [], []
         for block in reversed(table):
             counts[block] -= 1
             if counts[block] == 0:
-                freed += 1
                 if keys[block] is None:
                     to_front.append(block)
                 else:
-                    cached[block] = None
+                    cached.append(block)
         to_front.reverse()
         self._blank.extend(to_front)
-        return freed
+        self._cached.add(cached)
+        return len(to_front) + len(cached)
 
     def _forget_key(self, block: int) -> None:
         key = self._keys[block]

@@ -7,19 +7,29 @@ floor((P - 1) / B) * B, since the last token must be computed.
 Two orders. `head` is the plain LRU of single blocks, touched from the head of the prompt on. `tail` looks a prompt
 up as a whole and releases it tail first, so that a head is evicted after all that hangs on it and hits are always a
 contiguous prefix.
+
+In the order `tail` the eviction policies of `memory/eviction.py` can be set beside that LRU, which is the one called
+`lru` there. They go through the same cache: a block is there or not, whatever has become of those before it, and the
+engine figures then take the contiguous prefix.
+
+The optimum bounds them all. It knows what will be asked, and after each prompt leaves any blocks of that prompt and of
+what was there, as many as there is room for; every policy leaves some such blocks. It is computed twice, for content
+hits and for engine hits, as keeping what an engine cannot use helps only the first. It is a bound of this cache without
+a clock: in a simulation what is asked next, and what is held, hang on the hits themselves.
 """
 
 from array import array
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Literal
 
 import numpy as np
 from attrs import frozen
 
 from kvsim.errors import TraceError
+from kvsim.memory.eviction import EVICTION
 from kvsim.memory.prefix import PrefixTree
 from kvsim.rules import MAX_TOKENS, shown
-from kvsim.study.reuse import NEVER, Ints, most_hits, stack_distances, touched_before
+from kvsim.study.reuse import NEVER, Bools, Ints, found_under, most_hits, stack_distances, touched_before
 from kvsim.workload.request import Span
 
 Order = Literal["head", "tail"]
@@ -154,8 +164,23 @@ class Touches:
         never = len(distances) + 1
         stride = self.prompt * (never + 1)
         so_far = np.maximum.accumulate(np.minimum(distances, never) + stride) - stride
-        below_cap = self.index < ((self.lengths - 1) // self.block_size)[self.prompt]
-        return np.where((so_far < never) & below_cap, so_far, NEVER)
+        return np.where((so_far < never) & self.below_cap(), so_far, NEVER)
+
+    def below_cap(self) -> Bools:
+        """Whether an engine may hit a touch at all, which computes the last token of a prompt in any case."""
+        below: Bools = self.index < ((self.lengths - 1) // self.block_size)[self.prompt]
+        return below
+
+
+@frozen
+class PolicyHits:
+    """Hits under one eviction policy."""
+
+    policy: str
+    hit_blocks: int
+    hit_tokens: int
+    engine_hit_blocks: int
+    engine_hit_tokens: int
 
 
 @frozen
@@ -169,6 +194,9 @@ class CapacityHits:
     engine_hit_tokens: int
     optimum_hit_blocks: int | None
     """Of the best evictions there could be, under the same rules; None where that takes too long."""
+    optimum_engine_hit_blocks: int | None
+    """The most engine hits, of evictions that care for nothing else; None also for the order `head`."""
+    policies: tuple[PolicyHits, ...]
 
 
 @frozen
@@ -177,6 +205,7 @@ class Hits:
 
     block_size: int
     order: Order
+    policies: tuple[str, ...]
     touches: int
     distinct_blocks: int
     prompt_tokens: int
@@ -207,13 +236,19 @@ class _Curve:
 class HitCurve:
     """Hits of one trace at one block size and in one order, for any capacity.
 
-    Made in one pass over the touches. Raises TraceError for a block size below 1.
+    Made in one pass over the touches; eviction policies other than LRU take one more for each capacity. Raises
+    TraceError for a block size below 1, for policies that are not known, and for any with the order `head`.
     """
 
-    def __init__(self, prompts: Prompts, block_size: int, order: Order = "head") -> None:
+    def __init__(self, prompts: Prompts, block_size: int, order: Order = "head", policies: Sequence[str] = ()) -> None:
         _need_block_size(block_size)
+        need_policies(policies, order)
         touches = prompts.touches(block_size)
         distances = touches.distances(order)
+        self.policies = tuple(policies)
+        # They take 32 bytes a touch, which policies alone need.
+        self._touches = touches if policies else None
+        self._may_hit = touches.below_cap() if order == "tail" else None
         self.block_size = block_size
         self.order: Order = order
         self.prompt_tokens = int(touches.lengths.sum())
@@ -227,29 +262,50 @@ class HitCurve:
     def distinct_blocks(self) -> int:
         return int((self._before < 0).sum())
 
+    def engine_hit_tokens(self, capacity: int | None) -> int:
+        """Of LRU, at no cost; `at` has all figures."""
+        return self._engine.tokens(capacity)
+
     def at(self, capacity: int | None, *, optimum: bool = True) -> CapacityHits:
         """Hits in so many blocks, None being infinite; raises TraceError for a capacity below 1."""
-        best = None
+        if capacity is not None and capacity < 1:
+            raise TraceError(f"capacity must be >= 1, got {capacity}")
+        best = best_of_engine = None
         if capacity is None:
-            best = self._content.blocks(None)
-        else:
-            if capacity < 1:
-                raise TraceError(f"capacity must be >= 1, got {capacity}")
-            if optimum and len(self._before) <= MOST_TOUCHES_FOR_OPTIMUM:
-                best = most_hits(self._before, self._groups, capacity, at_once=self.order == "tail")
-        return CapacityHits(
-            capacity,
+            best, best_of_engine = self._content.blocks(None), self._engine.blocks(None)
+        elif optimum and len(self._before) <= MOST_TOUCHES_FOR_OPTIMUM:
+            best = most_hits(self._before, self._groups, capacity, at_once=self.order == "tail")
+            if self._may_hit is not None:
+                best_of_engine = most_hits(self._before, self._groups, capacity, at_once=True, counts=self._may_hit)
+        hits = (
             self._content.blocks(capacity),
             self._content.tokens(capacity),
             self._engine.blocks(capacity),
             self._engine.tokens(capacity),
-            best,
+        )
+        never_full = capacity is None or capacity >= self.distinct_blocks
+        policies = tuple(
+            # The curve is that of LRU, and of whatever never evicts.
+            PolicyHits(policy, *hits) if never_full or policy == "lru" else self._under(policy, capacity or 0)
+            for policy in self.policies
+        )
+        return CapacityHits(capacity, *hits, best, best_of_engine, policies)
+
+    def _under(self, policy: str, capacity: int) -> PolicyHits:
+        touches = self._touches
+        assert touches is not None, "there are policies"
+        found = found_under(EVICTION[policy](), touches.keys, self._groups, capacity)
+        usable = touches.usable(np.where(found, 0, NEVER)) != NEVER
+        tokens = touches.tokens
+        return PolicyHits(
+            policy, int(found.sum()), int(tokens[found].sum()), int(usable.sum()), int(tokens[usable].sum())
         )
 
     def hits(self, capacities: Iterable[int | None], *, optimum: bool = True) -> Hits:
         return Hits(
             block_size=self.block_size,
             order=self.order,
+            policies=self.policies,
             touches=len(self._before),
             distinct_blocks=self.distinct_blocks,
             prompt_tokens=self.prompt_tokens,
@@ -268,10 +324,25 @@ class HitCurve:
 
 
 def count_hits(
-    prompts: Prompts, block_size: int, capacities: Iterable[int | None], order: Order = "head", *, optimum: bool = True
+    prompts: Prompts,
+    block_size: int,
+    capacities: Iterable[int | None],
+    order: Order = "head",
+    *,
+    policies: Sequence[str] = (),
+    optimum: bool = True,
 ) -> Hits:
-    """Hits for each capacity in blocks, None being infinite. Raises TraceError for sizes below 1."""
-    return HitCurve(prompts, block_size, order).hits(capacities, optimum=optimum)
+    """Hits for each capacity in blocks, None being infinite. Raises TraceError as `HitCurve` does."""
+    return HitCurve(prompts, block_size, order, policies).hits(capacities, optimum=optimum)
+
+
+def need_policies(policies: Sequence[str], order: Order) -> None:
+    """Raises TraceError for policies that are not known, and for any with the order `head`."""
+    for policy in policies:
+        if policy not in EVICTION:
+            raise TraceError(f"policy must be one of {', '.join(EVICTION)}, got {shown(policy)}")
+    if policies and order != "tail":
+        raise TraceError(f"policies are compared in the order tail, in which requests come whole, got order {order}")
 
 
 def _need_block_size(block_size: int) -> None:

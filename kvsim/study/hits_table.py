@@ -14,7 +14,7 @@ from rich.text import Text
 
 from kvsim.errors import TraceError
 from kvsim.rules import shown
-from kvsim.study.hits import MOST_TOUCHES_FOR_OPTIMUM, HitCurve, Hits
+from kvsim.study.hits import MOST_TOUCHES_FOR_OPTIMUM, CapacityHits, HitCurve, Hits
 from kvsim.units import format_bytes, parse_bytes
 
 if TYPE_CHECKING:
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 MOST_BLOCKS = 10**12
 _MOST_DIGITS = 18
 _POINTS = 200
+_MARKS = {"fifo": "s", "lfu": "^", "tail_last_lru": "v", "optimum": "*"}
 
 
 @frozen
@@ -79,6 +80,11 @@ def hits_page(all_hits: Sequence[Hits], token: TokenSize | None, block_tokens: i
             "tail": "order tail: looked up as a whole, released tail first, so that heads are evicted last.",
         }[order],
     ]
+    if all_hits[0].policies:
+        lines.append(
+            "policies: engine share under each order of eviction, and the most that any evictions could give; lru is "
+            "vLLM's, the order tail."
+        )
     if blank := _why_blank(all_hits):
         lines.insert(1, blank)
     if finer := finer_sizes(block_tokens, [hits.block_size for hits in all_hits]):
@@ -115,14 +121,9 @@ def _one_size(hits: Hits, token: TokenSize | None) -> RenderableType:
     for name in ("blocks", *sizes, "hits", "optimum", *counts):
         table.add_column(name, justify="right", no_wrap=name.endswith("share"), overflow="fold", vertical="bottom")
     for result in hits.results:
-        capacity = result.capacity_blocks
-        blocks = "infinite" if capacity is None else f"{capacity:,}"
-        if token is not None:
-            sizes = ["" if capacity is None else format_bytes(capacity * hits.block_size * token.num_bytes)]
         best = result.optimum_hit_blocks
         table.add_row(
-            blocks,
-            *sizes,
+            *_capacity(result, hits, token),
             f"{result.hit_blocks:,}",
             "" if best is None else f"{best:,}",
             f"{result.hit_tokens:,}",
@@ -130,6 +131,7 @@ def _one_size(hits: Hits, token: TokenSize | None) -> RenderableType:
             f"{result.engine_hit_tokens:,}",
             _share(result.engine_hit_tokens, hits.prompt_tokens),
         )
+    by_policy = [_policies(hits, token)] if hits.policies else []
     title = (
         f"Block size {hits.block_size:,}: {hits.touches:,} touches of {hits.distinct_blocks:,} blocks, "
         f"{hits.prompt_tokens:,} prompt tokens"
@@ -138,17 +140,48 @@ def _one_size(hits: Hits, token: TokenSize | None) -> RenderableType:
         f"No prefix shorter than {hits.smallest_prefix_tokens:,} tokens can be hit in an engine; "
         f"{hits.prompts_too_short:,} of {hits.prompts:,} prompts have no token beyond that."
     )
-    return Group(Text(title, style="bold"), Text(shortest), Padding(table, (1, 0)))
+    return Group(Text(title, style="bold"), Text(shortest), *(Padding(shown, (1, 0)) for shown in (table, *by_policy)))
+
+
+def _policies(hits: Hits, token: TokenSize | None) -> Table:
+    """The policies side by side, and the bound of them all."""
+    table = Table(box=None, pad_edge=False, padding=(0, 1, 0, 0))
+    for name in ("blocks", *([] if token is None else ["size"]), *hits.policies, "optimum"):
+        table.add_column(name, justify="right", overflow="fold")
+    for result in hits.results:
+        best = result.optimum_engine_hit_blocks
+        table.add_row(
+            *_capacity(result, hits, token),
+            *(_share(under.engine_hit_tokens, hits.prompt_tokens) for under in result.policies),
+            "" if best is None else _share(best * hits.block_size, hits.prompt_tokens),
+        )
+    return table
+
+
+def _capacity(result: CapacityHits, hits: Hits, token: TokenSize | None) -> list[str]:
+    """In blocks, and with a model in bytes."""
+    capacity = result.capacity_blocks
+    blocks = "infinite" if capacity is None else f"{capacity:,}"
+    if token is None:
+        return [blocks]
+    return [blocks, "" if capacity is None else format_bytes(capacity * hits.block_size * token.num_bytes)]
 
 
 def _share(part: int, whole: int) -> str:
     return "" if not whole else f"{part / whole:.2%}"
 
 
-def plot_hits(curves: Sequence[HitCurve], token: TokenSize | None = None, *, ax: "Axes | None" = None) -> "Axes":
+def plot_hits(
+    curves: Sequence[HitCurve],
+    token: TokenSize | None = None,
+    of_policies: Sequence[Hits] = (),
+    *,
+    ax: "Axes | None" = None,
+) -> "Axes":
     """Engine hits as a share of prompt tokens over capacity, a line a block size, its ceiling dotted.
 
-    Capacity is in GiB of the model, or in tokens where none is given.
+    Capacity is in GiB of the model, or in tokens where none is given. The lines are those of LRU; other policies of the
+    hits that were counted, and the optimum, have a mark at each of their capacities.
     """
     if ax is None:
         from matplotlib.figure import Figure
@@ -159,11 +192,14 @@ def plot_hits(curves: Sequence[HitCurve], token: TokenSize | None = None, *, ax:
         capacities = sorted({round(capacity) for capacity in np.geomspace(1, most, _POINTS).tolist()})
         unit = curve.block_size * (1.0 if token is None else token.num_bytes / 2**30)
         whole = max(1, curve.prompt_tokens)
-        rates = [100 * curve.at(capacity, optimum=False).engine_hit_tokens / whole for capacity in capacities]
-        ceiling = 100 * curve.at(None).engine_hit_tokens / whole
+        rates = [100 * curve.engine_hit_tokens(capacity) / whole for capacity in capacities]
+        ceiling = 100 * curve.engine_hit_tokens(None) / whole
         label = f"block size {curve.block_size:,} (ceiling {ceiling:.2f} %)"
         (line,) = ax.plot([capacity * unit for capacity in capacities], rates, label=label)
         ax.axhline(ceiling, color=line.get_color(), linestyle=":", linewidth=1)
+    for hits in of_policies:
+        if hits.policies:
+            _mark_policies(hits, token, ax)
     where = "tokens" if token is None else "GiB on the device that holds most"
     ax.set_xscale("log")
     ax.xaxis.set_major_formatter(lambda size, _: f"{size:,.6g}")
@@ -175,12 +211,31 @@ def plot_hits(curves: Sequence[HitCurve], token: TokenSize | None = None, *, ax:
     return ax
 
 
-def save_hits_plot(curves: Sequence[HitCurve], token: TokenSize | None, path: Path) -> None:
+def _mark_policies(hits: Hits, token: TokenSize | None, ax: "Axes") -> None:
+    """Those that have no line of their own, and the bound of all."""
+    unit = hits.block_size * (1.0 if token is None else token.num_bytes / 2**30)
+    marks: dict[str, list[tuple[float, float]]] = {}
+    for result in hits.results:
+        if result.capacity_blocks is None:
+            continue
+        tokens = {under.policy: under.engine_hit_tokens for under in result.policies if under.policy != "lru"}
+        if result.optimum_engine_hit_blocks is not None:
+            tokens["optimum"] = result.optimum_engine_hit_blocks * hits.block_size
+        for name, hit in tokens.items():
+            point = result.capacity_blocks * unit, 100 * hit / max(1, hits.prompt_tokens)
+            marks.setdefault(name, []).append(point)
+    for name, points in marks.items():
+        ax.plot(*zip(*points, strict=True), _MARKS.get(name, "."), label=f"{name}, block size {hits.block_size:,}")
+
+
+def save_hits_plot(
+    curves: Sequence[HitCurve], token: TokenSize | None, path: Path, of_policies: Sequence[Hits] = ()
+) -> None:
     """Draw into a file, whose name says the format; equal numbers give equal bytes."""
     import matplotlib.style
     from matplotlib.figure import Figure
 
     with matplotlib.style.context("default"):
         figure = Figure(figsize=(10, 6), dpi=120, layout="constrained")
-        plot_hits(curves, token, ax=figure.subplots())
+        plot_hits(curves, token, of_policies, ax=figure.subplots())
         figure.savefig(path, metadata={"Software": None} if path.suffix == ".png" else None)

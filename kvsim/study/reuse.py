@@ -1,4 +1,4 @@
-"""How far apart two uses of a block lie, and which reuses the best of all evictions could serve.
+"""How far apart two uses of a block lie, and which reuses a policy serves, and which the best of all evictions could.
 
 A trace is seen as touches: one array of block keys, in the order in which blocks are used.
 
@@ -18,7 +18,10 @@ from itertools import pairwise
 import numpy as np
 import numpy.typing as npt
 
+from kvsim.memory.eviction import EvictionPolicy
+
 Ints = npt.NDArray[np.int64]
+Bools = npt.NDArray[np.bool_]
 
 NEVER = 2**62
 """The distance of a block that comes for the first time: no cache has it."""
@@ -70,20 +73,50 @@ def _earlier_and_greater(values: Ints) -> Ints:
     return greater[ranks]
 
 
-def most_hits(before: Ints, groups: Sequence[int], capacity: int, *, at_once: bool) -> int:
+def found_under(order: EvictionPolicy, keys: Ints, groups: Sequence[int], capacity: int) -> Bools:
+    """For each touch whether its block is there when its request comes, in a cache of `capacity` blocks.
+
+    `order` is new. A request finds all of its blocks that are there, makes room for the others out of blocks that it
+    has no use for, and lets go of its table last block first. Only of a request that is longer than the cache does
+    anything go that has just been used.
+    """
+    there: set[int] = set()
+    found: list[bool] = []
+    touched = keys.tolist()
+    for start, end in pairwise(groups):
+        table = touched[start:end]
+        is_there = [key in there for key in table]
+        found += is_there
+        hit = [key for key, known in zip(table, is_there, strict=True) if known]
+        missing = [key for key, known in zip(table, is_there, strict=True) if not known]
+        order.hit(hit)
+        order.remove(hit)
+        order.publish(missing)
+        there.update(missing)
+        there.difference_update(order.pop(min(len(order), max(0, len(there) - capacity))))
+        order.add(table[::-1])
+        there.difference_update(order.pop(max(0, len(there) - capacity)))
+    return np.array(found, dtype=np.bool_)
+
+
+def most_hits(before: Ints, groups: Sequence[int], capacity: int, *, at_once: bool, counts: Bools | None = None) -> int:
     """Hits of the best evictions there could be (Belady's): of two blocks, let go of the one needed later.
 
     `groups` says where each request's touches begin, and where the last one's end. Touched one by one, a block takes
     a place of the capacity while it is touched. `at_once`, a request finds what is there when it comes, whole, and
     what it leaves may be any `capacity` blocks; evicting the deeper of two that are needed by the same request keeps
     that a prefix of every prompt, so that the rule that only prefixes are hit costs nothing.
+
+    `counts` says which touches may be hits, else all; the others bring their block into the cache all the same. Those
+    of a request that may be must come before its others, for the prefixes' sake.
     """
     if capacity < 1:
         return 0
     last_uses = before.tolist()
+    may_hit = [True] * len(last_uses) if counts is None else counts.tolist()
     following = [0] * len(last_uses)
     for index, last in enumerate(last_uses):
-        if last >= 0:
+        if last >= 0 and may_hit[index]:
             following[last] = index
     steps = groups if at_once else range(len(last_uses) + 1)
     spare = capacity if at_once else capacity - 1

@@ -82,7 +82,8 @@ def _scheduler(scenario: Scenario, planned: Plan) -> StepScheduler:
     memory, shape = scenario.memory, planned.shape
     watermark_blocks = int(memory.watermark * shape.num_blocks)
     kinds = [group.attention.kind for group in planned.groups]
-    if kinds == ["full"] and can_be_clocked(planned.engine, shape.block_size) and not memory.block_ids:
+    plain = kinds == ["full"] and memory.eviction == "lru" and not memory.block_ids
+    if plain and can_be_clocked(planned.engine, shape.block_size):
         chains = ChainAllocator(
             shape.num_blocks,
             shape.block_size,
@@ -100,6 +101,7 @@ def _scheduler(scenario: Scenario, planned: Plan) -> StepScheduler:
         max_num_batched_tokens=planned.engine.max_num_batched_tokens,
         max_model_len=planned.max_model_len,
         retention_interval=memory.retention_interval,
+        eviction=memory.eviction,
     )
     return Scheduler(planned.engine, paged, watermark_blocks)
 

@@ -9,8 +9,9 @@ from attrs import evolve, field, frozen, validators
 
 from kvsim.engine.config import EngineConfig
 from kvsim.errors import ScenarioError
+from kvsim.memory.eviction import EVICTION
 from kvsim.model.geometry import KVDtype
-from kvsim.rules import BYTES, Consistent, at_least, between, not_blank, shown, token_count
+from kvsim.rules import BYTES, Consistent, at_least, between, not_blank, one_of, shown, token_count
 from kvsim.study.structure import StructureError, TableReader, table_of
 from kvsim.study.toml import parse_toml, typed_value
 from kvsim.study.vary import vary_table
@@ -64,7 +65,8 @@ class MemoryTable(Consistent):
     """[memory]: bytes for KV on each device, or the number of blocks (the null block included) itself.
 
     `prefix_cache_retention` says which blocks of sliding windows can be found again: those before the positions
-    that a later request can resume at, as vLLM does by default, or all full ones.
+    that a later request can resume at, as vLLM does by default, or all full ones. `eviction` says which cached block
+    goes first; all but vLLM's "lru" are decided block by block.
     """
 
     budget: int | None = field(default=None, validator=validators.optional(at_least(1)), metadata=BYTES)
@@ -73,6 +75,7 @@ class MemoryTable(Consistent):
     prefix_sharing: bool = True
     watermark: float = field(default=0.0, validator=between(0, 1))
     prefix_cache_retention: Literal["boundaries", "all"] = "boundaries"
+    eviction: str = field(default="lru", validator=one_of(EVICTION))
     block_ids: bool = False
 
     @property

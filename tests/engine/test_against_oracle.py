@@ -1,7 +1,9 @@
 """The engine decides what the naive judge decides, over random worlds; all invariants are recounted in every step."""
 
+import pytest
 from hypothesis import given, settings
 
+from kvsim.memory.eviction import EVICTION
 from tests.check_decisions import first_difference
 from tests.engine.worlds import worlds
 from tests.oracle import Oracle, World
@@ -26,4 +28,11 @@ def test_every_decision_is_that_of_the_naive_judge(world: World) -> None:
 @settings(max_examples=3 * settings.default.max_examples)
 @given(worlds(windows=True))
 def test_every_decision_with_windows_and_several_groups_is_that_of_the_naive_judge(world: World) -> None:
+    assert_decisions_are_those_of_the_naive_judge(world)
+
+
+@pytest.mark.parametrize("eviction", [name for name in EVICTION if name != "lru"])
+@given(world=worlds() | worlds(windows=True))
+def test_every_decision_under_another_order_of_eviction_is_that_of_the_naive_judge(eviction: str, world: World) -> None:
+    world["config"]["eviction"] = eviction
     assert_decisions_are_those_of_the_naive_judge(world)

@@ -2,15 +2,24 @@ from collections.abc import Callable, Iterator
 
 import pytest
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+from hypothesis.stateful import (
+    RuleBasedStateMachine,
+    initialize,
+    invariant,
+    precondition,
+    rule,
+    run_state_machine_as_test,
+)
 
 from kvsim.errors import InvariantError
+from kvsim.memory.eviction import EVICTION
 from kvsim.memory.pool import NULL_BLOCK, BlockPool
+from tests.memory.naive_eviction import NaiveCachedOrder
 
 
-def make_pool(blocks: int = 8) -> BlockPool:
+def make_pool(blocks: int = 8, eviction: str = "lru") -> BlockPool:
     """`blocks` blocks with the null block, so that 1 ... blocks - 1 can be taken."""
-    return BlockPool(blocks)
+    return BlockPool(blocks, eviction)
 
 
 def queue(pool: BlockPool) -> list[int]:
@@ -240,13 +249,13 @@ def test_finding_changes_nothing() -> None:
     ("damage", "number", "finds"),
     [
         (lambda pool: pool._blank.append(NULL_BLOCK), 1, "the null block is free"),
-        (lambda pool: pool._cached.update({NULL_BLOCK: None}), 1, "the null block is free"),
+        (lambda pool: pool._cached.add([NULL_BLOCK]), 1, "the null block is free"),
         (lambda pool: pool._ref_counts.__setitem__(NULL_BLOCK, 1), 1, "the null block is referenced"),
         (lambda pool: pool._ref_counts.__setitem__(7, 1), 2, "block 7 is free and referenced, or neither"),
         (lambda pool: pool._blank.remove(7), 2, "block 7 is free and referenced, or neither"),
-        (lambda pool: pool._cached.clear(), 2, "block 1 is free and referenced, or neither"),
+        (lambda pool: pool._cached.remove([1]), 2, "block 1 is free and referenced, or neither"),
         (lambda pool: pool._blank.append(7), 3, "a block is in the free queue twice"),
-        (lambda pool: pool._cached.update({7: None}), 3, "a block is in the free queue twice"),
+        (lambda pool: pool._cached.add([7]), 3, "a block is in the free queue twice"),
         (lambda pool: pool._keys.__setitem__(7, 999), 4, "blank block 7 has a key"),
         (lambda pool: pool._keys.__setitem__(1, None), 4, "cached block 1 has no key"),
         (lambda pool: pool._first_block.update({999: 6}), 5, "keys are not listed under their blocks"),
@@ -268,19 +277,26 @@ def test_check_finds_damage(damage: Callable[[BlockPool], object], number: int, 
 
 
 class PoolAgainstCounts(RuleBasedStateMachine):
-    """Random takes, hits, publications and releases against plain dicts.
+    """Random takes, hits, publications and releases against plain dicts and lists.
 
     References are pins: a block that someone holds is neither free nor loses its key.
     """
 
+    eviction = "lru"
+
     @initialize(blocks=st.integers(2, 12))
     def make(self, blocks: int) -> None:
-        self.pool = make_pool(blocks)
+        self.pool = make_pool(blocks, self.eviction)
+        self.order = NaiveCachedOrder(self.eviction)
         self.refs = dict.fromkeys(range(1, blocks), 0)
         self.keys: dict[int, int] = {}
         self.publications: list[int] = []  # blocks with a key, published first first
-        self.queue = list(range(1, blocks))
+        self.blank = list(range(1, blocks))
         self.tables: list[list[int]] = []
+
+    @property
+    def queue(self) -> list[int]:
+        return self.blank + self.order.cached()
 
     def tables_to_publish(self) -> Iterator[int]:
         return (index for index, table in enumerate(self.tables) if self.keyless(table))
@@ -291,12 +307,14 @@ class PoolAgainstCounts(RuleBasedStateMachine):
     @rule(data=st.data())
     def take(self, data: st.DataObject) -> None:
         count = data.draw(st.integers(0, len(self.queue)))
-        expected, self.queue = self.queue[:count], self.queue[count:]
+        expected = self.queue[:count]
         assert self.pool.take(count) == expected
+        self.blank = self.blank[count:]
         for block in expected:
             self.refs[block] = 1
             if self.keys.pop(block, None) is not None:
                 self.publications.remove(block)
+                self.order.evict(block)
         if expected:
             self.tables.append(expected)
 
@@ -310,6 +328,7 @@ class PoolAgainstCounts(RuleBasedStateMachine):
         self.pool.publish([block], [key])
         self.keys[block] = key
         self.publications.append(block)
+        self.order.publish([block])
 
     @rule(keys=st.lists(st.integers(0, 3), max_size=3, unique=True))
     def hit(self, keys: list[int]) -> None:
@@ -325,7 +344,7 @@ class PoolAgainstCounts(RuleBasedStateMachine):
         assert self.pool.touch(expected) == len(idle)
         for block in expected:
             self.refs[block] += 1
-        self.queue = [block for block in self.queue if block not in idle]
+        self.order.hit(expected)
         if expected:
             self.tables.append(expected)
 
@@ -338,7 +357,8 @@ class PoolAgainstCounts(RuleBasedStateMachine):
             self.refs[block] -= 1
             if self.refs[block] == 0:
                 (to_end if block in self.keys else to_front).append(block)
-        self.queue = to_front + self.queue + to_end
+        self.blank = to_front + self.blank
+        self.order.release(to_end)
         assert self.pool.release(table) == len(to_front) + len(to_end)
 
     @invariant()
@@ -351,4 +371,7 @@ class PoolAgainstCounts(RuleBasedStateMachine):
         assert self.pool.num_keys == len(set(self.keys.values()))
 
 
-TestPoolAgainstCounts = PoolAgainstCounts.TestCase
+@pytest.mark.parametrize("eviction", EVICTION)
+def test_the_pool_against_counts_and_lists(eviction: str) -> None:
+    machine = type("PoolAgainstCountsWith" + eviction, (PoolAgainstCounts,), {"eviction": eviction})
+    run_state_machine_as_test(machine)

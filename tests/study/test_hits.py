@@ -2,6 +2,7 @@
 
 from collections import OrderedDict
 from collections.abc import Iterable
+from functools import cache
 from itertools import islice
 from pathlib import Path
 
@@ -10,9 +11,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kvsim.errors import TraceError
-from kvsim.study.hits import HitCurve, Hits, Order, Prompts, count_hits
+from kvsim.memory.eviction import EVICTION
+from kvsim.study.hits import CapacityHits, HitCurve, Hits, Order, PolicyHits, Prompts, count_hits
+from kvsim.study.reuse import found_under
 from kvsim.workload.request import Content, Span
 from kvsim.workload.traces import read_rows
+from tests.memory.naive_eviction import NaiveCachedOrder
+from tests.study.test_reuse import subsets
 
 SIZES = (512, 256, 128, 64, 16)
 FINITE = (1_000, 10_000, 30_000, 50_000, 100_000)
@@ -188,6 +193,134 @@ def test_hits_are_those_of_a_naive_cache(order: Order, naive, prompts: list[Cont
     assert result.engine_hit_tokens == usable * size
     assert result.optimum_hit_blocks is not None
     assert result.optimum_hit_blocks >= result.hit_blocks
+
+
+def naive_cache(prompts: list[Content], size: int, capacity: int, policy: str) -> list[tuple[list, list]]:
+    """For each prompt its blocks, and those of them that were there when it came."""
+    numbers: dict = {}
+    order = NaiveCachedOrder(policy)
+    out = []
+    for prompt in prompts:
+        asked = cut(prompt, size)
+        table = [numbers.setdefault(block, len(numbers)) for block in asked]
+        there = order.cached()
+        hit = [block for block in table if block in there]
+        order.hit(hit)
+        order.publish([block for block in table if block not in there])
+        while len(order.published) > capacity and order.cached():
+            order.evict(order.cached()[0])
+        order.release(table[::-1])
+        while len(order.published) > capacity:
+            order.evict(order.cached()[0])
+        out.append((asked, [block for block, number in zip(asked, table, strict=True) if number in hit]))
+    return out
+
+
+def usable_blocks(asked: list, found: list, size: int) -> int:
+    """Of the blocks that were found, those that an engine hits."""
+    contiguous = next((at for at, block in enumerate(asked) if block not in found), len(asked))
+    return min(contiguous, (len(asked[-1][0]) - 1) // size)
+
+
+@pytest.mark.parametrize("policy", EVICTION)
+@given(prompts=worlds(), size=st.integers(1, 7), capacity=st.integers(1, 20))
+def test_hits_under_a_policy_are_those_of_a_naive_cache(
+    policy: str, prompts: list[Content], size: int, capacity: int
+) -> None:
+    (result,) = count_hits(interned(prompts), size, [capacity], "tail", policies=[policy]).results
+    cached = naive_cache(prompts, size, capacity, policy)
+    usable = sum(usable_blocks(asked, found, size) for asked, found in cached)
+    assert result.policies == (
+        PolicyHits(
+            policy,
+            sum(len(found) for _asked, found in cached),
+            sum(num_tokens(found, size) for _asked, found in cached),
+            usable,
+            usable * size,
+        ),
+    )
+
+
+@pytest.mark.parametrize("policy", EVICTION)
+@given(prompts=worlds(), size=st.integers(1, 7), capacity=st.integers(1, 20))
+def test_no_policy_is_above_the_optimum(policy: str, prompts: list[Content], size: int, capacity: int) -> None:
+    hits = count_hits(interned(prompts), size, [capacity, None], "tail", policies=[policy])
+    for result in hits.results:
+        (under,) = result.policies
+        assert result.optimum_hit_blocks is not None
+        assert result.optimum_engine_hit_blocks is not None
+        assert under.hit_blocks <= result.optimum_hit_blocks
+        assert under.engine_hit_blocks <= result.optimum_engine_hit_blocks <= result.optimum_hit_blocks
+        assert result.hit_blocks <= result.optimum_hit_blocks
+        assert result.engine_hit_blocks <= result.optimum_engine_hit_blocks
+    # A cache that never evicts leaves nothing to choose.
+    assert hits.results[1].optimum_engine_hit_blocks == hits.results[1].policies[0].engine_hit_blocks
+
+
+@given(prompts=worlds(), size=st.integers(1, 7), capacity=st.integers(1, 20))
+def test_lru_in_one_pass_is_lru_block_by_block(prompts: list[Content], size: int, capacity: int) -> None:
+    touches = interned(prompts).touches(size)
+    found = found_under(EVICTION["lru"](), touches.keys, touches.groups.tolist(), capacity)
+    assert found.tolist() == (touches.distances("tail") < capacity).tolist()
+
+
+@st.composite
+def little_worlds(draw: st.DrawFn) -> list[Content]:
+    """So little that everything can be tried."""
+    spans = st.lists(st.tuples(st.integers(0, 1), st.integers(1, 3)), min_size=1, max_size=2)
+    asked = draw(st.lists(spans, max_size=6))
+    return [tuple(Span(source, 0, length) for source, length in chain) for chain in asked]
+
+
+@given(prompts=little_worlds(), size=st.integers(1, 2), capacity=st.integers(1, 4))
+def test_the_optimum_of_an_engine_tries_all_that_prompts_may_leave(
+    prompts: list[Content], size: int, capacity: int
+) -> None:
+    """Hits are contiguous prefixes of full blocks here, which the optimum is not told."""
+    names: dict = {}
+    asked = [cut(prompt, size) for prompt in prompts]
+    tables = [[names.setdefault(block, len(names)) for block in blocks] for blocks in asked]
+
+    @cache
+    def best(index: int, held: frozenset[int]) -> int:
+        if index == len(tables):
+            return 0
+        found = [block for block, name in zip(asked[index], tables[index], strict=True) if name in held]
+        left = subsets(held | set(tables[index]), capacity)
+        return usable_blocks(asked[index], found, size) + max(best(index + 1, some) for some in left)
+
+    (result,) = count_hits(interned(prompts), size, [capacity], "tail").results
+    assert result.optimum_engine_hit_blocks == best(0, frozenset())
+
+
+def test_policies_of_the_conversation_trace(conversation: Prompts) -> None:
+    """LFU is best in the small cache and worst in the larger; in neither is LRU near the bound."""
+    hits = count_hits(conversation, 512, FINITE[:2], "tail", policies=list(EVICTION))
+
+    def engine_blocks(result: CapacityHits) -> dict[str, int]:
+        assert result.optimum_engine_hit_blocks is not None
+        by_policy = {under.policy: under.engine_hit_blocks for under in result.policies}
+        return by_policy | {"optimum": result.optimum_engine_hit_blocks}
+
+    assert [engine_blocks(result) for result in hits.results] == [
+        {"lru": 12_837, "fifo": 12_816, "lfu": 13_865, "tail_last_lru": 12_821, "optimum": 54_977},
+        {"lru": 60_972, "fifo": 52_269, "lfu": 37_961, "tail_last_lru": 60_847, "optimum": 105_592},
+    ]
+
+
+def test_a_prompt_longer_than_the_cache_leaves_what_its_policy_keeps_of_it() -> None:
+    """Four blocks go through a cache of two: LRU keeps the head, the others what cannot be found without it."""
+    asked = interned([(Span("a", 0, 16),), (Span("a", 0, 17),)])
+    (result,) = count_hits(asked, 4, [2], "tail", policies=list(EVICTION)).results
+    found = {under.policy: (under.hit_blocks, under.engine_hit_blocks) for under in result.policies}
+    assert found == {"lru": (2, 2), "fifo": (2, 0), "lfu": (2, 2), "tail_last_lru": (2, 0)}
+
+
+def test_policies_that_cannot_be_compared_are_refused() -> None:
+    with pytest.raises(TraceError, match="policy must be one of lru, fifo, lfu, tail_last_lru, got 'mru'"):
+        count_hits(Prompts(), 4, [1], "tail", policies=["lru", "mru"])
+    with pytest.raises(TraceError, match=r"policies are compared in the order tail, .* got order head"):
+        count_hits(Prompts(), 4, [1], "head", policies=["lru"])
 
 
 @given(prompts=worlds(), size=st.integers(1, 7))

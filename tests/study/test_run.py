@@ -18,6 +18,7 @@ from kvsim.engine.tables import NoTables, TablesInMemory
 from kvsim.engine.timeline import ROWS_AT_ONCE
 from kvsim.engine.totals import Totals
 from kvsim.errors import ScenarioError, TraceError
+from kvsim.memory.eviction import EVICTION
 from kvsim.model.catalogue import catalogue
 from kvsim.study.files import write_results
 from kvsim.study.plan import plan
@@ -73,6 +74,41 @@ def test_a_watermark_brings_preemptions_down_steeply() -> None:
     none, small, medium, large = swept.table["preemptions"]
     assert none > 2.5 * small > 2.5 * 1.5 * medium
     assert medium > large > 0
+
+
+def test_the_eviction_order_matters_as_its_scenario_says() -> None:
+    swept = sweep(SCENARIOS / "does_the_eviction_order_matter.toml", jobs=1)
+    shares = zip(swept.table["memory.eviction"], swept.table["hit_share"], strict=True)
+    expected = {"lru": "44.99%", "fifo": "40.83%", "lfu": "46.95%", "tail_last_lru": "44.31%"}
+    assert {eviction: f"{share:.2%}" for eviction, share in shares} == expected
+
+
+@pytest.mark.parametrize("eviction", EVICTION)
+def test_every_order_of_eviction_runs_and_conserves(tmp_path: Path, eviction: str) -> None:
+    """Blocks are evicted and found again, and what is asked does not move."""
+    prefixes = "workload.prefixes={count=4,tokens=24}"
+    scenario = load_scenario(write_scenario(tmp_path), (prefixes, f"memory.eviction={eviction}"))
+    results = simulate(scenario, check=True)
+    check_conservation(results)
+    assert results.metrics["hit_tokens"] > 0
+    assert results.timeline["blank_bytes"].min() == 0
+    asked = ("request_id", "arrival_ns", "prompt_tokens")
+    assert results.requests.select(asked).equals(run(tmp_path, prefixes).requests.select(asked))
+    assert results.description["scenario"]["memory"]["eviction"] == eviction
+
+
+def test_only_the_engines_own_order_of_eviction_goes_by_chains_of_blocks(tmp_path: Path) -> None:
+    def form(*overrides: str) -> type[object]:
+        scenario = load_scenario(write_scenario(tmp_path), overrides)
+        return type(_scheduler(scenario, plan(scenario)))
+
+    assert form() is form("memory.eviction=lru") is ClockedScheduler
+    assert {form(f"memory.eviction={name}") for name in EVICTION if name != "lru"} == {Scheduler}
+
+
+def test_an_unknown_order_of_eviction_is_answered_with_the_known_ones(tmp_path: Path) -> None:
+    problem = "memory.eviction must be one of lru, fifo, lfu, tail_last_lru, got 'mru'"
+    assert refusal(tmp_path, "memory.eviction=mru") == problem
 
 
 def test_one_request_by_hand(tmp_path: Path) -> None:

@@ -310,6 +310,7 @@ def test_the_tables_come_back_with_defaults_filled_in(tmp_path: Path) -> None:
         "prefix_sharing": True,
         "watermark": 0.0,
         "prefix_cache_retention": "boundaries",
+        "eviction": "lru",
         "block_ids": False,
     }
     assert tables["engine"]["latency"]["base"] == 9_000_000
