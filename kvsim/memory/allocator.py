@@ -64,14 +64,15 @@ class Shortfall(NamedTuple):
 
 
 class Memory(Protocol):
-    """What may be asked by those who decide nothing. Sizes are bytes: of a token, and of a block beyond its tokens.
-
-    `moved_bytes` is what has been copied so far for requests that outgrew their extent.
-    """
+    """What may be asked by those who decide nothing. Sizes are bytes: of a token, and of a block beyond its tokens."""
 
     token_bytes: int
     padding_bytes: int
-    moved_bytes: int
+
+    @property
+    def moved_bytes(self) -> int:
+        """What has been copied so far for requests that outgrew their extent."""
+        ...
 
     def fits_empty_pool(self, prompt_tokens: int, num_tokens: int) -> bool:
         """Whether a request alone in the engine could be admitted with its prompt and grow to `num_tokens`."""

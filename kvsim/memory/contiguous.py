@@ -33,7 +33,7 @@ def reserve_max(prompt_tokens: int, output_tokens: int, max_model_len: int) -> i
 
 
 def reserve_pow2(prompt_tokens: int, output_tokens: int, max_model_len: int) -> int:
-    """The prompt, and the next power of two of the output: at most twice too much."""
+    """The prompt, and the next power of two of the output: less than twice too much."""
     return min(prompt_tokens + (1 << (output_tokens - 1).bit_length()), max_model_len)
 
 
@@ -66,7 +66,7 @@ class Prediction:
 
     def most_output_tokens(self, output_tokens: int) -> int:
         """No guess of so many is larger."""
-        return round(output_tokens * (1 + self.error)) + 1
+        return round(output_tokens * (1 + self.error))
 
 
 EXACT = Prediction(0.0)
@@ -133,8 +133,6 @@ class ReservingAllocator:
     def fits_empty_pool(self, prompt_tokens: int, num_tokens: int) -> bool:
         """Whatever its output is predicted to be, and however often it is preempted on the way."""
         output_tokens = self._prediction.most_output_tokens(num_tokens - prompt_tokens + 1)
-        if self._prediction.error == 0:
-            output_tokens = num_tokens - prompt_tokens + 1
         most = max(self._reserve(prompt_tokens, output_tokens, self.max_model_len), num_tokens)
         return most <= self.extents.largest_possible
 

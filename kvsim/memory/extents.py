@@ -258,4 +258,7 @@ def _check_num_free(extents: Iterator[Extent], num_free: int) -> None:
     hold(19, free == num_free, f"{free} slots are free, counted {num_free}")
 
 
+DEFAULT_PLACEMENT = "buddy"
+"""As in the PagedAttention paper."""
+
 PLACEMENTS: dict[str, type[Placement]] = {"buddy": Buddy, "first_fit": FirstFit, "best_fit": BestFit}
