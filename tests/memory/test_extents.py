@@ -146,7 +146,7 @@ def find_in_map(kind: str, is_free: list[bool], size: int) -> int | None:
         if all(is_free[start : start + size]) and (start == 0 or not is_free[start - 1])
     ]
     if kind == "best_fit":
-        starts.sort(key=lambda start: (is_free[start:] + [False]).index(False))
+        starts.sort(key=lambda start: [*is_free[start:], False].index(False))
     return starts[0] if starts else None
 
 
