@@ -1,6 +1,6 @@
 """The commands about traces: each parses, calls the library, prints."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 

@@ -18,6 +18,9 @@
 16  a chain is in use as far as the requests that run hold it, and each of them is counted
 17  a spare is the last block of its owner, and carries a key that is resident
 18  the keys of a contested chain are a prefix, and each of their copies is in use or cached
+19  free slots are kept once, in pieces as large as they can be, and counted
+20  every slot is in one extent that a request holds or is free, and not both
+21  a request has written no more than its extent has room for; written, reserved and unused slots agree with that
 """
 
 from kvsim.errors import InvariantError

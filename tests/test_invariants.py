@@ -16,6 +16,13 @@ Invariants 14 to 18 are of chains of blocks. The engine in its sixth step, and w
      3          8   "same" 0, which 3 and 4 share, and a block 1 of its own: they generate the same
      4          8   "same" 0, and a block 1 of its own
      5         12   "sys" 0 and 1
+
+Invariants 19 to 21 are of extents. The engine in its third step, with 30 slots:
+
+    id   computed   extent
+     1          6   9 ... 17, of which it will write 8
+     2          7   18 ... 29, of which it will write 11
+     -              0 ... 8 are free, as 0 has left
 """
 
 import re
@@ -33,6 +40,8 @@ from kvsim.errors import InvariantError
 from kvsim.invariants import hold
 from kvsim.memory.chain import Chain, Copy, Run
 from kvsim.memory.chains import ChainAllocator
+from kvsim.memory.contiguous import ReservingAllocator
+from kvsim.memory.extents import Extent, FirstFit
 from kvsim.memory.groups import LayerGroup
 from kvsim.memory.paged import PagedAllocator
 from kvsim.memory.pool import NULL_BLOCK, BlockPool
@@ -278,6 +287,64 @@ def test_a_run_in_chains_that_is_not_checked_does_not_mind() -> None:
     assert {state.outcome for state in simulation.recorder.states} == {"finished"}
 
 
+# extents
+
+
+class Extents:
+    """An engine and what the damages are done to."""
+
+    def __init__(self) -> None:
+        self.memory = ReservingAllocator(30, "oracle", "first_fit", 100)
+        self.scheduler = Scheduler(EngineConfig(max_model_len=100, latency=ONE_NS), self.memory)
+        lengths = (8, 1), (4, 5), (5, 7)
+        requests = [make_request(id, own=own, output=output) for id, (own, output) in enumerate(lengths)]
+        Simulation(self.scheduler.config, self.scheduler, requests, check=True).run(until_ns=3)
+        self.scheduler.complete(Step())
+
+    @property
+    def free(self) -> FirstFit:
+        assert isinstance(self.memory.extents, FirstFit)
+        return self.memory.extents
+
+    def move(self, id: int, start: int, size: int) -> None:
+        self.memory.reservations[id].extent = Extent(start, size)
+
+
+DAMAGES_OF_EXTENTS: list[tuple[int, Callable[[Extents], object]]] = [
+    (11, lambda engine: add(engine.scheduler.running[0], "num_computed_tokens", -1)),
+    (19, lambda engine: add(engine.free, "num_free", -1)),
+    (19, lambda engine: engine.free._sizes.__setitem__(0, 8)),
+    (19, lambda engine: (engine.free._starts.append(9), engine.free._sizes.append(0))),
+    (19, lambda engine: (engine.free._starts.append(29), engine.free._sizes.append(2))),
+    (20, lambda engine: engine.move(1, 9, 10)),
+    (20, lambda engine: engine.move(1, 10, 8)),
+    (20, lambda engine: engine.move(2, 18, 11)),
+    (20, lambda engine: engine.memory.reservations.pop(2)),
+    (21, lambda engine: add(engine.memory.reservations[1], "num_tokens", 4)),
+    (21, lambda engine: add(engine.memory.reservations[1], "final_tokens", -2)),
+    (21, lambda engine: add(engine.memory, "_written", 1)),
+    (21, lambda engine: add(engine.memory, "_reserved", -1)),
+    (21, lambda engine: add(engine.memory, "_unused", 1)),
+]
+
+
+def test_extents_are_as_they_are_drawn() -> None:
+    engine = Extents()
+    held = {id: (r.num_tokens, r.final_tokens, *r.extent) for id, r in engine.memory.reservations.items()}
+    assert held == {1: (6, 8, 9, 9), 2: (7, 11, 18, 12)}
+    assert list(engine.free.free_extents()) == [(0, 9)]
+    engine.scheduler.check()
+
+
+@pytest.mark.parametrize(("number", "damage"), DAMAGES_OF_EXTENTS)
+def test_what_is_broken_in_extents_is_named_first(number: int, damage: Callable[[Extents], object]) -> None:
+    engine = Extents()
+    damage(engine)
+    with pytest.raises(InvariantError, match=rf"^invariant {number} does not hold: \S") as caught:
+        engine.scheduler.check()
+    assert caught.value.number == number
+
+
 # block by block
 
 
@@ -289,7 +356,7 @@ def test_the_engine_is_as_it_is_drawn() -> None:
 
 def test_every_invariant_is_broken_and_no_other() -> None:
     listed = re.findall(r"^ *(\d+)  \S", invariants.__doc__ or "", re.MULTILINE)
-    broken = {number for number, _damage in (*DAMAGES, *DAMAGES_OF_CHAINS)}
+    broken = {number for number, _damage in (*DAMAGES, *DAMAGES_OF_CHAINS, *DAMAGES_OF_EXTENTS)}
     assert [int(number) for number in listed] == sorted(broken)
 
 

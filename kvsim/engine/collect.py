@@ -32,6 +32,7 @@ def collect(simulation: Simulation, tables: Tables, totals: Totals) -> None:
     tables.close()
     totals.num_steps = recorder.num_steps
     totals.held_back_steps = recorder.held_back_steps
+    totals.moved_bytes = simulation.memory.moved_bytes
 
 
 @contextmanager

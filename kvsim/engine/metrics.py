@@ -94,6 +94,14 @@ def _waited(summarise: Callable[[pl.Series], object]) -> Callable[[Totals], Numb
     return waited
 
 
+def _null_block_bytes(run: Totals) -> Number:
+    return run.shape.num_null_blocks * run.shape.block_bytes
+
+
+def _batched_mean(run: Totals) -> Number:
+    return run.integrals["running"] / run.busy_ns if run.busy_ns else None
+
+
 def _hit_share(run: Totals) -> Number:
     prompt_tokens = run.admitted_prompt_tokens
     return run.sums["hit_tokens"] / prompt_tokens if prompt_tokens else None
@@ -103,19 +111,22 @@ _LEVELS = {
     "allocated": "in blocks that a request holds, a shared block once",
     "live": "written in allocated blocks, each slot once",
     "slack": "allocated and not written",
+    "tail": "slack in partly filled blocks",
+    "reserved": "slack for tokens still to come (0 when paged)",
+    "unused": "slack reserved and never used (0 when paged)",
     "cached": "held by nobody but still findable by key",
     "logical": "computed tokens as if nothing were shared",
     "window_saving": "logical, and given back by windows",
     "shared_saving": "logical, and held once for several requests",
     "padding": "slack that blocks of smaller groups of layers leave",
-    "external": "free but of no use to the head of the queue (0 when paged)",
+    "external": "free, and no extent of it large enough for the head of the queue (0 when paged)",
 }
 
 METRICS: tuple[Metric, ...] = (
     Metric("duration_ns", "ns", "simulated time until the last change", lambda run: run.duration_ns),
     Metric("steps", "steps", "engine steps that scheduled tokens", lambda run: run.num_steps),
     Metric("pool_bytes", "bytes", "usable blocks", lambda run: run.shape.pool_bytes, False),
-    Metric("null_block_bytes", "bytes", "held back", lambda run: run.shape.block_bytes, False),
+    Metric("null_block_bytes", "bytes", "held back", _null_block_bytes, False),
     Metric("worst_case_bytes", "bytes", "max_num_seqs x max_model_len", lambda run: run.worst_case_bytes, False),
     *(
         Metric(f"{level}_peak_bytes", "bytes", f"{what}; the most", _peak(f"{level}_bytes"))
@@ -131,6 +142,11 @@ METRICS: tuple[Metric, ...] = (
     Metric("utilization_at_peak", "share", "when most is allocated", _share_at_peak("live_bytes")),
     Metric("slack_share", "share", "slack / allocated by time", _share_of_allocated("slack_bytes")),
     Metric("slack_share_at_peak", "share", "when most is allocated", _share_at_peak("slack_bytes")),
+    *(
+        Metric(f"{level}_share", "share", f"{level} / allocated by time", _share_of_allocated(f"{level}_bytes"))
+        for level in ("tail", "reserved", "unused", "padding")
+    ),
+    Metric("external_share", "share", "external / pool by time", _share_of_pool(_mean("external_bytes"))),
     Metric("requests", "requests", "arrived", lambda run: run.num_requests, False),
     Metric("prompt_mean_tokens", "tokens", "of the requests that arrived", _average("prompt_tokens"), False),
     Metric("output_mean_tokens", "tokens", "of the requests that arrived", _average("output_tokens"), False),
@@ -153,6 +169,7 @@ METRICS: tuple[Metric, ...] = (
     Metric("refusals_for_blocks", "times", "too few blocks free", _refusals_for("blocks")),
     Metric("refusals_for_gate", "times", "only the whole-sequence gate stood in the way", _refusals_for("gate")),
     Metric("refusals_for_watermark", "times", "only the watermark stood in the way", _refusals_for("watermark")),
+    Metric("refusals_for_extent", "times", "enough was free, in no extent large enough", _refusals_for("extent")),
     Metric("blocked_ns", "ns", "memory held the head of the queue back", _sum("blocked_ns")),
     Metric("held_back_by_max_num_seqs", "steps", "all seats taken", _held_back("max_num_seqs")),
     Metric("held_back_by_token_budget", "steps", "tokens of the step used up", _held_back("token_budget")),
@@ -160,10 +177,12 @@ METRICS: tuple[Metric, ...] = (
     Metric("preempted", "requests", "preempted at least once", lambda run: run.num_preempted),
     Metric("preemptions", "times", "a running request lost its blocks", _sum("preemptions")),
     Metric("recomputed_tokens", "tokens", "computed again after it", _sum("recomputed_tokens")),
+    Metric("moved_bytes", "bytes", "copied for requests that outgrew their extent", lambda run: run.moved_bytes),
     Metric("hit_tokens", "tokens", "found in the prefix cache at first admission", _sum("hit_tokens")),
     Metric("hit_share", "share", "of the prompt tokens of admitted requests", _hit_share),
     Metric("resumed_hit_tokens", "tokens", "found after a preemption", _sum("resumed_hit_tokens")),
     Metric("running_mean", "requests", "running, by time", _mean("running")),
+    Metric("batched_mean", "requests", "running, by time, while any run", _batched_mean),
     Metric("running_peak", "requests", "running at once at most", _peak("running")),
     Metric("waiting_mean", "requests", "waiting, by time", _mean("waiting")),
     Metric("waiting_peak", "requests", "waiting at once at most", _peak("waiting")),

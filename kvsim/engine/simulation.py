@@ -23,6 +23,7 @@ from kvsim.engine.recorder import Recorder
 from kvsim.engine.scheduler import Sampled, Step, StepScheduler
 from kvsim.engine.state import RejectReason, RequestState
 from kvsim.engine.timeline import ROWS_AT_ONCE, Decoding
+from kvsim.memory.allocator import Shortfall
 from kvsim.workload.request import Request
 
 _ARRIVAL_PRIORITY = EventPriority(1)
@@ -185,7 +186,7 @@ class Simulation:
             return "never_fits"
         if config.max_waiting is not None:
             return "queue_full" if len(self.scheduler.waiting) >= config.max_waiting else None
-        if longest < self.max_model_len and self.memory.fits_empty_pool(longest, longest):
+        if longest < self.max_model_len and self.memory.fits_all_up_to(longest):
             self._welcome_tokens = longest
         return None
 
@@ -257,7 +258,7 @@ class Simulation:
         step = self.scheduler.schedule()
         self._window = None
         self.recorder.step_began(now, step)
-        self._observe()
+        self._observe(step.refusal_shortfall)
         duration_ns = self.config.latency.step_ns(step.prefill_tokens, step.decode_seqs, step.context_tokens)
         return step, duration_ns
 
@@ -361,8 +362,12 @@ class Simulation:
         self._wake_engine()
         self._follow(state)
 
-    def _observe(self) -> None:
-        self.recorder.observe(self.now, self.memory.occupancy(), len(self.scheduler.running))
+    def _observe(self, refusal: Shortfall | None = None) -> None:
+        """The levels from now on; `refusal` says what cannot serve the head of the queue until the next decision."""
+        occupancy = self.memory.occupancy()
+        if refusal is not None and refusal.external_bytes:
+            occupancy = occupancy._replace(external_bytes=refusal.external_bytes)
+        self.recorder.observe(self.now, occupancy, len(self.scheduler.running))
 
     def _why_stalled(self) -> str:
         state = self.scheduler.waiting.head()

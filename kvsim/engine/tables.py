@@ -17,19 +17,25 @@ from kvsim.engine.timeline import EVENTS, Rows
 class MemoryShape:
     """The pool that was simulated; sizes are bytes on one device.
 
-    `num_blocks` counts the null block. `token_bytes` is what a token takes in all groups of layers together, and a
-    block belongs to one group at a time, so with several groups a block holds less than `block_size x token_bytes`.
+    `num_blocks` counts the null block, of which pools that are not paged have none. `token_bytes` is what a token takes
+    in all groups of layers together, and a block belongs to one group at a time, so with several groups a block holds
+    less than `block_size x token_bytes`.
     """
 
     num_blocks: int
     block_size: int
     block_bytes: int
     token_bytes: int
+    num_null_blocks: int = 1
+
+    @property
+    def usable_blocks(self) -> int:
+        return self.num_blocks - self.num_null_blocks
 
     @property
     def pool_bytes(self) -> int:
         """Usable bytes: the null block is held back."""
-        return (self.num_blocks - 1) * self.block_bytes
+        return self.usable_blocks * self.block_bytes
 
 
 TIMELINE_COLUMNS = (
@@ -56,21 +62,20 @@ TIMELINE_COLUMNS = (
 
 
 def timeline_frame(rows: Rows, shape: MemoryShape) -> pl.DataFrame:
-    """Levels in bytes. A paged pool reserves nothing, and any free block serves."""
+    """Levels in bytes. What is allocated, not written, not reserved and no padding is the tail of a block."""
     allocated = rows["allocated_blocks"] * shape.block_bytes
     slack = allocated - rows["live_bytes"]
-    nothing = np.zeros_like(slack)
     columns = {
         "time_ns": rows["time"],
         "pool_bytes": np.full_like(slack, shape.pool_bytes),
         "allocated_bytes": allocated,
         "live_bytes": rows["live_bytes"],
         "slack_bytes": slack,
-        "tail_bytes": slack - rows["padding_bytes"],
-        "reserved_bytes": nothing,
-        "unused_bytes": nothing,
+        "tail_bytes": slack - rows["padding_bytes"] - rows["reserved_bytes"] - rows["unused_bytes"],
+        "reserved_bytes": rows["reserved_bytes"],
+        "unused_bytes": rows["unused_bytes"],
         "padding_bytes": rows["padding_bytes"],
-        "external_bytes": nothing,
+        "external_bytes": rows["external_bytes"],
         "cached_bytes": rows["cached_blocks"] * shape.block_bytes,
         "blank_bytes": rows["blank_blocks"] * shape.block_bytes,
         "logical_bytes": rows["logical_bytes"],

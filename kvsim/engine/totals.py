@@ -14,6 +14,9 @@ LEVEL_COLUMNS = (
     "allocated_bytes",
     "live_bytes",
     "slack_bytes",
+    "tail_bytes",
+    "reserved_bytes",
+    "unused_bytes",
     "cached_bytes",
     "logical_bytes",
     "window_saving_bytes",
@@ -45,14 +48,17 @@ class Totals:
     """What figures are made of. Integrals are level x nanoseconds, exactly.
 
     `num_steps` scheduled tokens; `held_back_steps` counts those in which the head of the queue was not tried, by
-    cause. Of each admitted request its wait is kept, 8 bytes, for the percentiles.
+    cause; `moved_bytes` were copied for requests that outgrew their extent, and `busy_ns` is how long any ran. Of each
+    admitted request its wait is kept, 8 bytes, for the percentiles.
     """
 
     shape: MemoryShape
     worst_case_bytes: int
     num_steps: int = 0
     held_back_steps: dict[str, int] = field(factory=dict)
+    moved_bytes: int = 0
     duration_ns: int = 0
+    busy_ns: int = 0
     integrals: dict[str, int] = field(factory=lambda: dict.fromkeys(LEVEL_COLUMNS, 0))
     peaks: dict[str, int] = field(factory=lambda: dict.fromkeys(LEVEL_COLUMNS, 0))
     at_peak: dict[str, int] = field(factory=lambda: dict.fromkeys(LEVEL_COLUMNS, 0))
@@ -92,6 +98,8 @@ class Totals:
             gap = int(times[0]) - self._last["time_ns"]
             for name in LEVEL_COLUMNS:
                 self.integrals[name] += self._last[name] * gap
+            self.busy_ns += gap if self._last["running"] else 0
+        self.busy_ns += int(lasted[part["running"].to_numpy()[:-1] > 0].sum())
         most = self.peaks["allocated_bytes"]
         for name in LEVEL_COLUMNS:
             level = part[name].to_numpy()

@@ -23,6 +23,10 @@ class Occupancy(NamedTuple):
     `live_bytes` counts written slots of allocated blocks, each physical slot once; `padding_bytes` what blocks of
     smaller groups leave empty; `logical_bytes` computed tokens of the requests that hold memory as if nothing were
     shared or dropped; `window_saving_bytes` those of them whose blocks windows have given back.
+
+    Of what is allocated and not written, allocators that reserve keep `reserved_bytes` for tokens that their requests
+    will still write, and `unused_bytes` for such as they never will. `external_bytes` are free and cannot serve the
+    head of the queue, as no extent is large enough; allocators leave it 0, as it is known where the head is tried.
     """
 
     allocated_blocks: int
@@ -32,17 +36,22 @@ class Occupancy(NamedTuple):
     padding_bytes: int
     logical_bytes: int
     window_saving_bytes: int
+    reserved_bytes: int = 0
+    unused_bytes: int = 0
+    external_bytes: int = 0
 
 
-LeastChange = Literal["blocks", "gate", "watermark"]
-"""What would have let a request in: more free blocks, the first chunk alone sufficing, or no spare blocks asked for."""
+LeastChange = Literal["blocks", "gate", "watermark", "extent"]
+"""What would have let a request in: more free blocks, the first chunk alone sufficing, no spare blocks asked for, or
+all that is free in one piece."""
 
 
 class Shortfall(NamedTuple):
     """Why memory said no, in blocks: `need` of them against `blank` and `evictable` ones, so `missing` too few.
 
     `slack_bytes` were allocated and not written at that moment. For an admission, need counts the spare blocks, and
-    `least_change` is the first single change that would have sufficed.
+    `least_change` is the first single change that would have sufficed. `external_bytes` were free, and no extent of
+    them was large enough (0 when paged).
     """
 
     need: int
@@ -51,6 +60,7 @@ class Shortfall(NamedTuple):
     missing: int
     slack_bytes: int
     least_change: LeastChange
+    external_bytes: int = 0
 
 
 class Memory(Protocol):
@@ -59,8 +69,17 @@ class Memory(Protocol):
     token_bytes: int
     padding_bytes: int
 
+    @property
+    def moved_bytes(self) -> int:
+        """What has been copied so far for requests that outgrew their extent."""
+        ...
+
     def fits_empty_pool(self, prompt_tokens: int, num_tokens: int) -> bool:
         """Whether a request alone in the engine could be admitted with its prompt and grow to `num_tokens`."""
+        ...
+
+    def fits_all_up_to(self, num_tokens: int) -> bool:
+        """Whether that holds for every request of at most so many tokens, prompt and output; False if not known."""
         ...
 
     def occupancy(self) -> Occupancy: ...

@@ -33,6 +33,8 @@ class ChainAllocator:
     in which requests have decoded.
     """
 
+    moved_bytes = 0
+
     def __init__(
         self,
         num_blocks: int,
@@ -73,6 +75,9 @@ class ChainAllocator:
 
     def fits_empty_pool(self, prompt_tokens: int, num_tokens: int) -> bool:
         return -(-max(prompt_tokens, num_tokens) // self.block_size) <= self.num_usable
+
+    def fits_all_up_to(self, num_tokens: int) -> bool:
+        return self.fits_empty_pool(num_tokens, num_tokens)
 
     def occupancy(self) -> Occupancy:
         cached, blank, token_bytes = self.num_cached, self.num_blank, self.token_bytes

@@ -53,6 +53,8 @@ class PagedAllocator:
     `eviction.py`.
     """
 
+    moved_bytes = 0
+
     def __init__(
         self,
         num_blocks: int,
@@ -100,6 +102,9 @@ class PagedAllocator:
         usable = self.pool.num_blocks - 1
         in_decode = sum(group.attention.max_blocks_in_decode(num_tokens, self.block_size) for group in self.groups)
         return in_decode <= usable and self._gate_blocks(prompt_tokens) <= usable
+
+    def fits_all_up_to(self, num_tokens: int) -> bool:
+        return self.fits_empty_pool(num_tokens, num_tokens)
 
     def _gate_blocks(self, num_tokens: int) -> int:
         return sum(self._capped_blocks(group.attention, num_tokens) for group in self.groups)

@@ -198,10 +198,12 @@ def read_results(directory: Path) -> Results:
         sizes = (pool["num_blocks"], pool["block_size_tokens"], pool["block_bytes"], pool["bytes_per_token"])
         if not all(type(size) is int and size > 0 for size in sizes) or pool["num_blocks"] < 2:
             raise ValueError(f"pool has sizes {sizes}")
+        num_null_blocks = pool["num_blocks"] - pool["usable_blocks"]
         totals = Totals(
-            MemoryShape(*sizes),
+            MemoryShape(*sizes, num_null_blocks),
             metrics["worst_case_bytes"],
             num_steps=metrics["steps"],
+            moved_bytes=metrics["moved_bytes"],
             held_back_steps={cause: metrics[f"held_back_by_{cause}"] for cause in get_args(HeldBack)},
         )
         tables = _ReadTables(directory)

@@ -26,7 +26,9 @@ def notes_on(
 ) -> Iterator[str]:
     """Assumptions, and where the scenario differs from what an engine would do or a user may expect."""
     yield from geometry.assumptions
-    yield from _on_lengths(geometry, max_model_len, blocks, worker)
+    if scenario.memory.allocator == "paged":
+        yield from _on_lengths(geometry, max_model_len, blocks, worker)
+    yield from _on_allocator(scenario, shape, max_model_len)
     yield from _on_step_times(scenario, shape)
     yield from _on_workload(scenario)
 
@@ -45,6 +47,26 @@ def _on_lengths(geometry: ModelGeometry, max_model_len: int, blocks: KVCachePlan
         )
 
 
+def _on_allocator(scenario: Scenario, shape: MemoryShape, max_model_len: int) -> Iterator[str]:
+    memory = scenario.memory
+    if memory.allocator != "predicted" and memory.prediction_error is not None:
+        yield f"memory.prediction_error is given, but memory.allocator is {memory.allocator}: nothing is predicted."
+    if memory.allocator == "paged":
+        if memory.placement is not None:
+            yield "memory.placement is given, but memory.allocator is paged: any free block serves."
+        return
+    yield (
+        f"memory.allocator is {memory.allocator}: every request holds one extent of slots, of a token each, in a pool "
+        f"of the bytes that it has when paged in blocks of {memory.block_size:,}; prefix sharing and block_ids do not "
+        "apply, and the engine's rules but for memory still hold."
+    )
+    if memory.allocator == "max" and shape.usable_blocks < max_model_len:
+        yield (
+            f"Every request reserves max_model_len = {max_model_len:,} slots, of which the pool has "
+            f"{shape.usable_blocks:,}: none can run."
+        )
+
+
 def _on_step_times(scenario: Scenario, shape: MemoryShape) -> Iterator[str]:
     model = scenario.model
     parallel = model.tensor_parallel * model.pipeline_parallel > 1
@@ -58,7 +80,8 @@ def _on_step_times(scenario: Scenario, shape: MemoryShape) -> Iterator[str]:
 def _on_workload(scenario: Scenario) -> Iterator[str]:
     workload = scenario.workload
     if isinstance(workload, Trace):
-        if scenario.memory.prefix_sharing and not workload.reader(scenario.base).has_content:
+        shares = scenario.memory.prefix_sharing and scenario.memory.allocator == "paged"
+        if shares and not workload.reader(scenario.base).has_content:
             yield (
                 f"The trace format {workload.format_of(scenario.base)} does not say what prompts contain: they are "
                 "taken to share nothing, so prefix sharing finds nothing."

@@ -51,12 +51,16 @@ def plan(scenario: Scenario) -> Plan:
         block_bytes,
         sum(group.token_bytes for group in groups),
     )
+    bytes_per_request = blocks.blocks_per_request * block_bytes
+    if scenario.memory.allocator != "paged":
+        shape = _slots(scenario, geometry, groups, shape)
+        bytes_per_request = max_model_len * shape.token_bytes
     return Plan(
         geometry=geometry,
         token_formula=formula,
         shape=shape,
         groups=groups,
-        worst_case_bytes=scenario.engine.max_num_seqs * blocks.blocks_per_request * block_bytes,
+        worst_case_bytes=scenario.engine.max_num_seqs * bytes_per_request,
         num_devices=scenario.model.tensor_parallel * scenario.model.pipeline_parallel,
         engine=evolve(scenario.engine, max_model_len=max_model_len),
         max_model_len=max_model_len,
@@ -146,6 +150,21 @@ def _layer_groups(
         )
         groups.append(LayerGroup(spec.attention, token_bytes))
     return tuple(groups)
+
+
+def _slots(
+    scenario: Scenario, geometry: ModelGeometry, groups: tuple[LayerGroup, ...], paged: MemoryShape
+) -> MemoryShape:
+    """The usable bytes of the paged pool as slots of one token each."""
+    if [group.attention.kind for group in groups] != ["full"]:
+        raise ScenarioError(
+            scenario.source,
+            [
+                f"memory.allocator must be paged for {geometry.name}, as not all of its layers keep all tokens, got "
+                f"{scenario.memory.allocator!r}"
+            ],
+        )
+    return MemoryShape(paged.pool_bytes // paged.token_bytes, 1, paged.token_bytes, paged.token_bytes, 0)
 
 
 def _num_blocks(scenario: Scenario, num_blocks: int, block_bytes: int) -> int:

@@ -31,6 +31,9 @@ _COLUMNS = 1200
 _COLOURS = {
     "live": "#0072b2",
     "slack": "#e69f00",
+    "reserved": "#f0c75e",
+    "unused": "#d55e00",
+    "external": "#d9d9d9",
     "cached": "#bcd9e8",
     "pool": "#333333",
     "refused": "#a6408c",
@@ -43,7 +46,17 @@ _LEGEND_COLUMNS, _INCHES_OF_A_LEGEND_COLUMN = 4, 3.2
 _MUCH_MORE = 4
 """Times as many requests wait as run: beyond it they get an axis of their own."""
 
-_LEVELS = ("live_bytes", "allocated_bytes", "cached_bytes", "slack_bytes", "running", "waiting")
+_LEVELS = (
+    "live_bytes",
+    "allocated_bytes",
+    "cached_bytes",
+    "slack_bytes",
+    "reserved_bytes",
+    "unused_bytes",
+    "external_bytes",
+    "running",
+    "waiting",
+)
 _MEANS = (*_LEVELS, "blocked")
 _PEAKS = ("allocated_bytes",)
 _MOMENTS = ("preempted",)
@@ -154,25 +167,20 @@ class _Part:
 
 def plot_memory(results: Results, *, ax: "Axes | None" = None) -> "Axes":
     """Live, slack and cached bytes stacked up to the pool, and above it in what share of the time memory refused the
-    head of the queue, and when requests were preempted.
+    head of the queue, and when requests were preempted. Where memory is reserved, slack is drawn by its kinds, and
+    above it what is free and in no extent large enough.
     """
     ax = ax or _new_axes()
     columns = TimeColumns.of(results)
     scale, time_unit = _time_scale(columns)
     unit, size = _byte_scale(results.shape.pool_bytes)
     times = columns.times / scale
-    live = columns.mean["live_bytes"] / size
-    allocated = columns.mean["allocated_bytes"] / size
-    cached = columns.mean["cached_bytes"] / size
     pool = results.shape.pool_bytes / size
-    share = results.metrics["slack_share"]
-    slack_label = "slack" if share is None else f"slack ({share:.2%} of allocated)"
-    for low, high, name, label in (
-        (np.zeros_like(live), live, "live", "live"),
-        (live, allocated, "slack", slack_label),
-        (allocated, allocated + cached, "cached", "cached for hits only"),
-    ):
-        ax.stairs(high, times, baseline=low, fill=True, color=_COLOURS[name], label=label)
+    top = np.zeros_like(columns.mean["live_bytes"])
+    for name, label in _areas(results):
+        level = columns.mean[f"{name}_bytes"] / size
+        ax.stairs(top + level, times, baseline=top, fill=True, color=_COLOURS[name], label=label)
+        top = top + level
     peak = columns.peak["allocated_bytes"] / size
     ax.stairs(peak, times, baseline=None, color=_COLOURS["pool"], linewidth=0.7, label="most allocated")
     ax.axhline(pool, color=_COLOURS["pool"], linestyle="--", linewidth=1.5, label=f"pool ({pool:,.4g} {unit})")
@@ -190,6 +198,24 @@ def plot_memory(results: Results, *, ax: "Axes | None" = None) -> "Axes":
     ncols = max(1, min(_LEGEND_COLUMNS, fitting))
     ax.legend(loc="lower center", bbox_to_anchor=(0.5, 1.0), ncols=ncols, frameon=False)
     return ax
+
+
+def _areas(results: Results) -> list[tuple[str, str]]:
+    """The levels that are stacked, from below, and what the legend calls them."""
+    metrics = results.metrics
+
+    def label(name: str, share: str, of: str) -> tuple[str, str]:
+        value = metrics[share]
+        return name, name if value is None else f"{name} ({value:.2%} of {of})"
+
+    if not metrics["reserved_peak_bytes"] and not metrics["unused_peak_bytes"]:
+        return [("live", "live"), label("slack", "slack_share", "allocated"), ("cached", "cached for hits only")]
+    return [
+        ("live", "live"),
+        label("reserved", "reserved_share", "allocated"),
+        label("unused", "unused_share", "allocated"),
+        label("external", "external_share", "the pool"),
+    ]
 
 
 def _refused_label(results: Results) -> str:

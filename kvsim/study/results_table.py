@@ -1,6 +1,7 @@
 """The figures of a run as a person reads them on a console."""
 
 from collections import Counter
+from collections.abc import Mapping
 from typing import NamedTuple
 
 from rich.console import Group, RenderableType
@@ -9,6 +10,7 @@ from rich.table import Table
 from rich.text import Text
 
 from kvsim.engine.results import CLAIM, Results
+from kvsim.memory.extents import DEFAULT_PLACEMENT
 from kvsim.study.scenario import named_overrides
 from kvsim.units import format_bytes, format_duration
 
@@ -46,21 +48,32 @@ def results_table(results: Results) -> RenderableType:
 def _model_rows(results: Results) -> list[Row]:
     shape = results.shape
     geometry = results.description["geometry"]
-    usable = shape.num_blocks - 1
+    usable = shape.usable_blocks
+    memory = results.description["scenario"]["memory"]
     times_the_pool = results.worst_case_bytes / shape.pool_bytes
     devices = geometry["num_devices"]
     groups = geometry["groups"]
     tokens = f" = {usable * shape.block_size:,} tokens" if len(groups) == 1 else ""
     each = "" if devices == 1 else f" on each of {devices:,} devices"
+    if memory["allocator"] == "paged":
+        pool = [
+            Row("block", format_bytes(shape.block_bytes), "", f"{shape.block_size:,} tokens{_of_groups(results)}"),
+            Row(
+                "pool",
+                format_bytes(shape.pool_bytes),
+                "",
+                f"{usable:,} blocks{tokens}{each}, after the null block",
+            ),
+        ]
+    else:
+        placement = memory.get("placement", DEFAULT_PLACEMENT)
+        pool = [
+            Row("allocator", memory["allocator"], "", f"reserves an extent for each request, placed by {placement}"),
+            Row("pool", format_bytes(shape.pool_bytes), "", f"{usable:,} slots of a token{each}"),
+        ]
     return [
         Row("bytes per token", f"{shape.token_bytes:,} B", "", f"{geometry['name']}{each}: {geometry['formula']}"),
-        Row("block", format_bytes(shape.block_bytes), "", f"{shape.block_size:,} tokens{_of_groups(results)}"),
-        Row(
-            "pool",
-            format_bytes(shape.pool_bytes),
-            "",
-            f"{usable:,} blocks{tokens}{each}, after the null block",
-        ),
+        *pool,
         Row(
             "worst case",
             format_bytes(results.worst_case_bytes),
@@ -85,12 +98,15 @@ def _memory_rows(results: Results) -> list[Row]:
         "live": "written tokens in them, each slot once",
         "slack": "allocated and not written",
         "padding": "slack in blocks of groups with fewer layers",
+        "reserved": "slack for tokens still to come",
+        "unused": "slack reserved and never used",
+        "external": "free, and no extent large enough for the head of the queue",
         "cached": "held by nobody, kept for prefix hits",
         "logical": "computed tokens as if nothing were shared or dropped",
         "window_saving": "dropped by windows",
         "shared_saving": "held once for several requests",
     }
-    only_hybrid = {"padding", "window_saving"}
+    only_where_there_is_any = {"padding", "reserved", "unused", "external", "window_saving"}
     levels = [
         Row(
             level.replace("_", " "),
@@ -99,7 +115,7 @@ def _memory_rows(results: Results) -> list[Row]:
             meaning,
         )
         for level, meaning in meanings.items()
-        if level not in only_hybrid or metrics[f"{level}_peak_bytes"]
+        if level not in only_where_there_is_any or metrics[f"{level}_peak_bytes"]
     ]
     return [
         *levels,
@@ -114,9 +130,16 @@ def _memory_rows(results: Results) -> list[Row]:
             "fragmentation",
             _share(metrics["slack_share"]),
             "",
-            f"slack / allocated; {_share(metrics['slack_share_at_peak'])} when most is allocated",
+            f"slack / allocated{_split(metrics)}; {_share(metrics['slack_share_at_peak'])} when most is allocated",
         ),
     ]
+
+
+def _split(metrics: Mapping[str, int | float | None]) -> str:
+    """Slack by its kinds, where memory is reserved."""
+    if not metrics["reserved_peak_bytes"] and not metrics["unused_peak_bytes"]:
+        return ""
+    return f": reserved {_share(metrics['reserved_share'])}, unused {_share(metrics['unused_share'])}"
 
 
 def _request_rows(results: Results) -> list[Row]:
@@ -148,6 +171,7 @@ def _request_rows(results: Results) -> list[Row]:
             metrics["preempted"],
             f"preemptions: {metrics['preemptions']:,}; tokens computed again: {metrics['recomputed_tokens']:,}",
         ),
+        *_moves(metrics),
         Row(
             "prefix hits",
             _share(metrics["hit_share"]),
@@ -169,10 +193,21 @@ def _request_rows(results: Results) -> list[Row]:
             "",
             f"steps that admitted nobody more, for: {why_held}",
         ),
+        Row(
+            "batched",
+            _number(metrics["batched_mean"]),
+            f"{metrics['running_peak']:,}",
+            "running at once, while any run",
+        ),
         Row("simulated", _time(metrics["duration_ns"]), "", f"{metrics['steps']:,} engine steps"),
     ]
     rare = {"cut", "aborted", "unfinished"}
     return [row for row in rows if row.name not in rare or row.figure != "0"]
+
+
+def _moves(metrics: Mapping[str, int | float | None]) -> list[Row]:
+    moved = metrics["moved_bytes"]
+    return [Row("moved", _bytes(moved), "", "copied for requests that outgrew their extent")] if moved else []
 
 
 def _held_back(results: Results) -> dict[str, int]:

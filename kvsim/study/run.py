@@ -16,6 +16,8 @@ from kvsim.engine.tables import Tables, TablesInMemory
 from kvsim.engine.totals import Totals
 from kvsim.errors import ScenarioError
 from kvsim.memory.chains import ChainAllocator
+from kvsim.memory.contiguous import Prediction, ReservingAllocator
+from kvsim.memory.extents import DEFAULT_PLACEMENT
 from kvsim.memory.paged import PagedAllocator
 from kvsim.rules import Contradiction
 from kvsim.study.notes import notes_on_rows
@@ -81,6 +83,16 @@ def _scheduler(scenario: Scenario, planned: Plan) -> StepScheduler:
     """By chains of blocks and windows of steps where these say all there is to say, else block by block."""
     memory, shape = scenario.memory, planned.shape
     watermark_blocks = int(memory.watermark * shape.num_blocks)
+    if memory.allocator != "paged":
+        reserving = ReservingAllocator(
+            shape.num_blocks,
+            memory.allocator,
+            memory.placement or DEFAULT_PLACEMENT,
+            planned.max_model_len,
+            token_bytes=shape.token_bytes,
+            prediction=Prediction(memory.prediction_error or 0.0, scenario.seed),
+        )
+        return Scheduler(planned.engine, reserving, watermark_blocks)
     kinds = [group.attention.kind for group in planned.groups]
     plain = kinds == ["full"] and memory.eviction == "lru" and not memory.block_ids
     if plain and can_be_clocked(planned.engine, shape.block_size):
@@ -177,7 +189,7 @@ def _describe(scenario: Scenario, planned: Plan) -> dict[str, Any]:
         },
         "pool": {
             "num_blocks": shape.num_blocks,
-            "usable_blocks": shape.num_blocks - 1,
+            "usable_blocks": shape.usable_blocks,
             "block_size_tokens": shape.block_size,
             "block_bytes": shape.block_bytes,
             "bytes_per_token": shape.token_bytes,

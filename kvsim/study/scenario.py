@@ -67,6 +67,9 @@ class MemoryTable(Consistent):
     `prefix_cache_retention` says which blocks of sliding windows can be found again: those before the positions
     that a later request can resume at, as vLLM does by default, or all full ones. `eviction` says which cached block
     goes first; all but vLLM's "lru" are decided block by block.
+
+    `allocator` is vLLM's, or how many slots in a row a request reserves; then `placement` says where they lie, and
+    `prediction_error` by what share of its true length an output may be misjudged.
     """
 
     budget: int | None = field(default=None, validator=validators.optional(at_least(1)), metadata=BYTES)
@@ -77,6 +80,9 @@ class MemoryTable(Consistent):
     prefix_cache_retention: Literal["boundaries", "all"] = "boundaries"
     eviction: str = field(default="lru", validator=one_of(EVICTION))
     block_ids: bool = False
+    allocator: Literal["paged", "max", "pow2", "oracle", "predicted"] = "paged"
+    placement: Literal["buddy", "first_fit", "best_fit"] | None = None
+    prediction_error: float | None = field(default=None, validator=validators.optional(between(0, 1)))
 
     @property
     def retention_interval(self) -> int | None:
@@ -85,9 +91,12 @@ class MemoryTable(Consistent):
 
     @staticmethod
     def contradictions(values: Mapping[str, Any]) -> list[str]:
+        sentences = []
         if (values["budget"] is None) == (values["num_blocks"] is None):
-            return ["one of budget and num_blocks must be given, and not both"]
-        return []
+            sentences.append("one of budget and num_blocks must be given, and not both")
+        if values["allocator"] == "predicted" and values["prediction_error"] is None:
+            sentences.append("prediction_error must be given with allocator = predicted")
+        return sentences
 
 
 @frozen(kw_only=True)

@@ -29,7 +29,9 @@ def make_state(id: int, own: int = 4, **request: int) -> RequestState:
 
 
 def test_the_pool_is_what_is_usable() -> None:
-    assert (SHAPE.block_bytes, SHAPE.pool_bytes) == (400, 4000)
+    assert (SHAPE.block_bytes, SHAPE.usable_blocks, SHAPE.pool_bytes) == (400, 10, 4000)
+    slots = MemoryShape(num_blocks=40, block_size=1, block_bytes=100, token_bytes=100, num_null_blocks=0)
+    assert (slots.usable_blocks, slots.pool_bytes) == (40, 4000)
 
 
 def test_levels_become_bytes() -> None:
@@ -37,7 +39,7 @@ def test_levels_become_bytes() -> None:
     recorder.observe(0, Occupancy(0, 0, 10, 0, 0, 0, 0), 0)
     recorder.arrived(7, make_state(0))
     recorder.observe(
-        7, Occupancy(5, 2, 3, live_bytes=1700, padding_bytes=100, logical_bytes=2900, window_saving_bytes=400), 2
+        7, Occupancy(5, 2, 3, 1700, 100, 2900, 400, reserved_bytes=50, unused_bytes=30, external_bytes=70), 2
     )
     row = timeline_frame(recorder.take_rows(), SHAPE).row(1, named=True)
     assert {name: value for name, value in row.items() if name not in EVENTS} == {
@@ -46,11 +48,11 @@ def test_levels_become_bytes() -> None:
         "allocated_bytes": 2000,
         "live_bytes": 1700,
         "slack_bytes": 300,
-        "tail_bytes": 200,
-        "reserved_bytes": 0,
-        "unused_bytes": 0,
+        "tail_bytes": 120,
+        "reserved_bytes": 50,
+        "unused_bytes": 30,
         "padding_bytes": 100,
-        "external_bytes": 0,
+        "external_bytes": 70,
         "cached_bytes": 800,
         "blank_bytes": 1200,
         "logical_bytes": 2900,

@@ -130,6 +130,10 @@ def test_all_problems_are_reported_at_once(tmp_path: Path) -> None:
         ("memory.watermark=1.5", "memory.watermark must be between 0 and 1, got 1.5"),
         ("memory.watermark=nan", "memory.watermark must be a number, got nan"),
         ("memory=3", "memory must be a table, got 3"),
+        ("memory.allocator=pow3", "memory.allocator must be one of paged, max, pow2, oracle, predicted, got 'pow3'"),
+        ("memory.placement=worst_fit", "memory.placement must be one of buddy, first_fit, best_fit, got 'worst_fit'"),
+        ("memory.prediction_error=1.5", "memory.prediction_error must be between 0 and 1, got 1.5"),
+        ("memory.allocator=predicted", "memory: prediction_error must be given with allocator = predicted"),
         (
             "workload.kind=",
             "workload needs a kind: one of poisson, gamma, weibull, constant, onoff, windows, closed, trace",
@@ -312,6 +316,7 @@ def test_the_tables_come_back_with_defaults_filled_in(tmp_path: Path) -> None:
         "prefix_cache_retention": "boundaries",
         "eviction": "lru",
         "block_ids": False,
+        "allocator": "paged",
     }
     assert tables["engine"]["latency"]["base"] == 9_000_000
     assert "base" not in tables
