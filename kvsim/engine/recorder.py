@@ -144,6 +144,11 @@ class Recorder:
         """
         self.timeline.observe(now, occupancy, running, decoding)
 
+    @property
+    def last_shortfall(self) -> Shortfall | None:
+        """What the head of the queue is short of, where the last decision refused it; of a run of them the first."""
+        return None if self._last_refusal is None else self._last_refusal.shortfall
+
     # what is taken out
 
     @property

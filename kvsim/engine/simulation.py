@@ -376,6 +376,9 @@ class Simulation:
         usable = occupancy.allocated_blocks + occupancy.cached_blocks + occupancy.blank_blocks
         config = self.config
         why = f"its {state.num_tokens:,} known tokens do not fit in {usable:,} usable blocks"
+        shortfall = self.recorder.last_shortfall
+        if shortfall is not None and shortfall.external_bytes:
+            why = f"no extent of the {usable:,} usable blocks can hold the {shortfall.need:,} that it asks for"
         if not config.enable_chunked_prefill and state.num_tokens > config.max_num_batched_tokens:
             why = (
                 f"its {state.num_tokens:,} known tokens exceed max_num_batched_tokens = "

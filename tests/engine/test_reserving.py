@@ -94,6 +94,15 @@ def test_what_can_never_be_placed_is_rejected(prompt: int, output: int, outcome:
     assert run.recorder.states[0].outcome == outcome
 
 
+def test_what_blocks_the_queue_for_ever_is_told_by_what_it_asks_for() -> None:
+    run = simulation(20, make_request(0, own=5, output=2), reserve="max", reject_unservable=False)
+    run.run()
+    assert run.stalled == (
+        "request 0 (5 prompt and 2 output tokens) blocks the queue for ever: no extent of the 20 usable blocks can hold "
+        "the 64 that it asks for; 1 requests were left waiting"
+    )
+
+
 def test_a_long_request_is_turned_away_though_a_short_one_was_welcome() -> None:
     """2 + 9 tokens reserve 18 slots by powers of two, and 10 + 1 only 11."""
     run = simulation(
