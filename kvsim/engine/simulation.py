@@ -201,7 +201,8 @@ class Simulation:
             return "never_fits"
         if config.max_waiting is not None:
             return "queue_full" if len(self.scheduler.waiting) >= config.max_waiting else None
-        if longest < self.max_model_len and self.memory.fits_empty_pool(longest, longest):
+        # However much of it is the prompt: several outputs of a request take more room than its prompt.
+        if longest < self.max_model_len and all(self.memory.fits_empty_pool(part, longest) for part in (1, longest)):
             self._welcome_tokens = longest
         return None
 
