@@ -9,6 +9,7 @@ import polars as pl
 from attrs import define, field
 
 from kvsim.engine.tables import MemoryShape, Tables
+from kvsim.engine.unshared import UnsharedTotals
 
 LEVEL_COLUMNS = (
     "allocated_bytes",
@@ -65,6 +66,8 @@ class Totals:
     num_refused: int = 0
     num_preempted: int = 0
     refusals_for: Counter[str] = field(factory=Counter)
+    unshared: UnsharedTotals | None = None
+    """Of a run with several outputs from one prompt."""
     _waits: list[npt.NDArray[np.int64]] = field(factory=list)
     _last: dict[str, int] | None = None
 

@@ -103,6 +103,7 @@ def _memory_rows(results: Results) -> list[Row]:
     ]
     return [
         *levels,
+        *_output_rows(results),
         Row("pool used", _share(metrics["pool_used_mean"]), _share(metrics["pool_used_peak"]), "allocated / pool"),
         Row(
             "utilization",
@@ -115,6 +116,29 @@ def _memory_rows(results: Results) -> list[Row]:
             _share(metrics["slack_share"]),
             "",
             f"slack / allocated; {_share(metrics['slack_share_at_peak'])} when most is allocated",
+        ),
+    ]
+
+
+def _output_rows(results: Results) -> list[Row]:
+    """What outputs of the same prompt share, where there are several."""
+    metrics = results.metrics
+    if results.totals.unshared is None:
+        return []
+    block_bytes = results.shape.block_bytes
+    most = [(metrics[name] or 0) // block_bytes for name in ("allocated_peak_bytes", "sample_unshared_peak_bytes")]
+    return [
+        Row(
+            "without sharing",
+            _bytes(metrics["sample_unshared_mean_bytes"]),
+            _bytes(metrics["sample_unshared_peak_bytes"]),
+            f"blocks if every output had its own; at most {most[1]:,}, and {most[0]:,} with sharing",
+        ),
+        Row(
+            "saved by sharing",
+            _share(metrics["sample_saved_share"]),
+            "",
+            f"of the blocks without it; blocks copied: {metrics['sample_copies']:,}",
         ),
     ]
 

@@ -14,13 +14,17 @@ from kvsim.engine.scheduler import Sampled, Scheduler, StepScheduler
 from kvsim.engine.simulation import FollowUps, Simulation
 from kvsim.engine.tables import MemoryShape, Tables, TablesInMemory, pressure_frame, requests_frame, timeline_frame
 from kvsim.engine.totals import Totals
+from kvsim.engine.unshared import UnsharedLevel, UnsharedTotals, unshared_peak_bytes
 from kvsim.errors import ScenarioError
 from kvsim.memory.chains import ChainAllocator
 from kvsim.memory.paged import PagedAllocator
+from kvsim.memory.samples import SampleAllocator
 from kvsim.rules import Contradiction
 from kvsim.study.notes import notes_on_rows
+from kvsim.study.outputs import grouped_scheduler, is_grouped
 from kvsim.study.plan import Plan, plan
 from kvsim.study.scenario import Scenario, scenario_dict
+from kvsim.workload.outputs import SampleTraffic, sample_requests
 from kvsim.workload.request import Request
 from kvsim.workload.traces import SkippedRows, Trace
 
@@ -49,14 +53,19 @@ def simulate(
     shape = planned.shape
     tables = TablesInMemory() if tables is None else tables
     totals = Totals(shape, planned.worst_case_bytes)
+    scheduler = _scheduler(scenario, planned)
+    level = UnsharedLevel(scheduler.memory) if isinstance(scheduler.memory, SampleAllocator) else None
+    if scenario.sample_sharing is not None:
+        totals.unshared = UnsharedTotals() if level is None else level.totals
     try:
         requests, follow_ups = _requests(scenario, skipped)
         simulation = Simulation(
             planned.engine,
-            _scheduler(scenario, planned),
+            scheduler,
             requests,
             follow_ups=follow_ups,
-            on_outputs=_progress_hook(scenario, on_progress),
+            on_step=None if level is None else level.step_began,
+            on_outputs=_outputs_hook(_progress_hook(scenario, on_progress), level),
             on_full=lambda now: _hand_over(simulation.recorder, tables, totals, shape, now),
             fast_forward=scenario.engine.fast_forward,
             check=check,
@@ -71,6 +80,8 @@ def simulate(
             scenario.source,
             ["simulated times and bytes must fit in 64 bits: raise the rate, or lower speed-up, latency or sizes"],
         ) from None
+    if totals.unshared is not None and level is None:
+        totals.unshared.byte_ns = totals.integrals["allocated_bytes"] + totals.integrals["shared_saving_bytes"]
     totals.num_steps = recorder.num_steps
     totals.held_back_steps = recorder.held_back_steps
     return Results(
@@ -89,6 +100,8 @@ def _hand_over(recorder: Recorder, tables: Tables, totals: Totals, shape: Memory
     requests = requests_frame(recorder.take_states(all=is_end))
     pressure = pressure_frame(recorder.take_pressure(all=is_end))
     totals.add_timeline(timeline)
+    if totals.unshared is not None:  # never more than a level that was followed from step to step
+        totals.unshared.peak_bytes = max(totals.unshared.peak_bytes, unshared_peak_bytes(timeline))
     totals.add_requests(requests)
     totals.add_pressure(pressure)
     tables.add("timeline", timeline)
@@ -100,6 +113,9 @@ def _scheduler(scenario: Scenario, planned: Plan) -> StepScheduler:
     """By chains of blocks and windows of steps where these say all there is to say, else block by block."""
     memory, shape = scenario.memory, planned.shape
     watermark_blocks = int(memory.watermark * shape.num_blocks)
+    sharing = scenario.sample_sharing
+    if sharing is not None and is_grouped(sharing):
+        return grouped_scheduler(scenario.workload, sharing, planned.engine, shape, watermark_blocks, scenario.seed)
     kinds = [group.attention.kind for group in planned.groups]
     if kinds == ["full"] and can_be_clocked(planned.engine, shape.block_size) and not memory.block_ids:
         chains = ChainAllocator(
@@ -142,7 +158,30 @@ def _requests(scenario: Scenario, skipped: SkippedRows) -> tuple[Iterator[Reques
     if first is None:
         end = "windows" if getattr(workload, "duration", None) is None else "duration"
         raise ScenarioError(scenario.source, [f"workload.{end} must last until the first request arrives"])
-    return chain([first], requests), follow_ups
+    requests = chain([first], requests)
+    num_samples = workload.num_outputs or 1
+    if num_samples == 1 or scenario.sample_sharing != "prefix_cache":
+        return requests, follow_ups
+    if follow_ups is None:
+        return chain.from_iterable(sample_requests(request, num_samples) for request in requests), None
+    samples = SampleTraffic(requests, follow_ups, num_samples)
+    return iter(samples), samples.follow_ups
+
+
+OutputsHook = Callable[[int, Sampled], None]
+
+
+def _outputs_hook(progress: OutputsHook | None, level: UnsharedLevel | None) -> OutputsHook | None:
+    """Both, where there are both."""
+    if level is None or progress is None:
+        return progress if level is None else level.step_ended
+    told, followed = progress, level.step_ended
+
+    def on_outputs(now: int, sampled: Sampled) -> None:
+        followed(now, sampled)
+        told(now, sampled)
+
+    return on_outputs
 
 
 def _progress_hook(scenario: Scenario, on_progress: Progress | None) -> Callable[[int, Sampled], None] | None:
@@ -150,6 +189,8 @@ def _progress_hook(scenario: Scenario, on_progress: Progress | None) -> Callable
         return None
     workload = scenario.workload
     total = workload.limit if isinstance(workload, Trace) else workload.num_requests
+    if total is not None and scenario.sample_sharing == "prefix_cache":
+        total *= workload.num_outputs or 1
     done = told = 0
 
     def on_outputs(_now: int, sampled: Sampled) -> None:

@@ -11,10 +11,12 @@ from kvsim.engine.config import EngineConfig
 from kvsim.errors import ScenarioError
 from kvsim.model.geometry import KVDtype
 from kvsim.rules import BYTES, Consistent, at_least, between, not_blank, shown, token_count
+from kvsim.study.outputs import SampleSharing, sharing_contradicts, sharing_of
 from kvsim.study.structure import StructureError, TableReader, table_of
 from kvsim.study.toml import parse_toml, typed_value
 from kvsim.study.vary import vary_table
 from kvsim.workload.generate import ARRIVALS, DURATIONS, LENGTHS, Arrivals
+from kvsim.workload.outputs import SeveralOutputs
 from kvsim.workload.traces import Trace
 
 MAX_BLOCKS = 2**24
@@ -64,7 +66,8 @@ class MemoryTable(Consistent):
     """[memory]: bytes for KV on each device, or the number of blocks (the null block included) itself.
 
     `prefix_cache_retention` says which blocks of sliding windows can be found again: those before the positions
-    that a later request can resume at, as vLLM does by default, or all full ones.
+    that a later request can resume at, as vLLM does by default, or all full ones. `sample_sharing` is about several
+    outputs from one prompt, and prefix_cache where these are asked for and it is left out.
     """
 
     budget: int | None = field(default=None, validator=validators.optional(at_least(1)), metadata=BYTES)
@@ -74,6 +77,7 @@ class MemoryTable(Consistent):
     watermark: float = field(default=0.0, validator=between(0, 1))
     prefix_cache_retention: Literal["boundaries", "all"] = "boundaries"
     block_ids: bool = False
+    sample_sharing: SampleSharing | None = None
 
     @property
     def retention_interval(self) -> int | None:
@@ -118,12 +122,20 @@ class Scenario(Consistent):
     source: str = field(default="scenario", metadata=_NOT_IN_FILE)
     overrides: tuple[str, ...] = field(default=(), metadata=_NOT_IN_FILE)
 
+    @property
+    def sample_sharing(self) -> SampleSharing | None:
+        """How several outputs of a request share memory; None where there is one of each."""
+        return sharing_of(self.workload, self.memory.sample_sharing)
+
     @staticmethod
     def contradictions(values: Mapping[str, Any]) -> list[str]:
         engine = values["engine"]
         if not isinstance(engine, EngineConfig):
             return []
+        workload, memory = values["workload"], values["memory"]
         sentences = []
+        if isinstance(workload, SeveralOutputs) and isinstance(memory, MemoryTable):
+            sentences += sharing_contradicts(workload, memory.sample_sharing, memory.prefix_sharing, engine)
         budget = engine.max_num_batched_tokens
         if budget < engine.max_num_seqs:
             sentences.append(
