@@ -9,8 +9,9 @@ of the parent, and are dropped, which lets go of theirs. Block 2 below is partly
                    \\- 2            the second writes into 2
 
 Tables are linked from their last block to their first, so that those who share a beginning share its links and a fork
-costs one reference. A block is referenced by every link behind it and every table that ends with it: by more than one
-exactly if several sequences hold it, as with the paper's count of sequences.
+costs one reference. A block is referenced by the tables that end with it and by the links behind it. The paper counts
+the sequences that hold it: for a last block, the only one that is written to, these are the same, and both reach zero
+together for any other.
 """
 
 from collections import Counter
@@ -248,8 +249,9 @@ class SampleAllocator:
         filled = start % self.block_size
         if filled and end is not None and self.pool.ref_count(end.block) > 1:
             end = self._copied(end, filled)
-        for block in self.pool.take(self.blocks_for(stop) - self.blocks_for(start)):
-            end = Link(block, end)
+        if missing := self.blocks_for(stop) - self.blocks_for(start):
+            for block in self.pool.take(missing):
+                end = Link(block, end)
         self._live_tokens += stop - start
         return end
 
