@@ -13,19 +13,9 @@ from kvsim.memory.beams import Beams
 from kvsim.memory.samples import SampleAllocator
 from kvsim.workload.request import Request
 from tests.makers import make_request
+from tests.memory.makers import Chosen
 
 NO_HIT = Hit(0, ([],))
-
-
-class Chosen(Beams):
-    """Beams that go on as a test says: the parents of step after step."""
-
-    def __init__(self, *parents: list[int]) -> None:
-        super().__init__(len(parents[0]), 1.0, 0)
-        self.chosen = parents
-
-    def parents(self, request_id: int, step: int) -> list[int]:
-        return self.chosen[step]
 
 
 def make_memory(num_seqs: int = 2, blocks: int = 30, **options: object) -> SampleAllocator:
