@@ -103,13 +103,14 @@ def test_each_sequence_takes_a_seat() -> None:
 
 
 def test_sequences_of_a_request_go_together_and_nobody_overtakes_them() -> None:
-    """Seven tokens a step: two groups of three decode, the third has to wait, and so have all behind it."""
+    """Seven tokens a step: two groups of three decode, the third has to wait for three, and so has who is behind it."""
     scheduler = make_scheduler(num_seqs=3, max_num_seqs=20, max_num_batched_tokens=7)
-    submit(scheduler, *(make_request(id, own=2) for id in range(4)))
-    scheduler.complete(step(scheduler))  # 2 + 2 + 2 + 1
+    submit(scheduler, *(make_request(id, own=2) for id in range(3)))
+    scheduler.complete(step(scheduler))
+    submit(scheduler, make_request(3, own=2))
     second = step(scheduler)
     assert (scheduled(second), work(second)[:2]) == ([(0, 1), (1, 1)], (0, 6))
-    assert second.held_back is None or second.held_back == "token_budget"
+    assert second.held_back == "token_budget"
 
 
 def test_a_group_is_preempted_as_a_whole_and_computed_again() -> None:
