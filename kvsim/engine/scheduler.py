@@ -177,7 +177,8 @@ class Scheduler:
         while index < len(running) and budget > 0:
             state = running[index]
             computed = state.num_computed_tokens
-            num_new = sequences.affordable(state.request, computed, min(state.num_tokens - computed, cap), budget)
+            lacking = min(state.num_tokens - computed, cap)
+            num_new = sequences.affordable(state.request, computed, lacking, budget)
             if not num_new:
                 return 0  # sequences of a request go together, and nobody overtakes them
             while not grow(state.request, state.num_computed_tokens + num_new):
