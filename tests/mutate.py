@@ -71,15 +71,15 @@ MUTATIONS = (
         1,
         SCHEDULER,
         "a chunk counts as the whole prompt",
-        "state.num_computed_tokens = computed + num_new",
+        "state.num_computed_tokens = stop",
         "state.num_computed_tokens = state.num_tokens",
     ),
     Mutation(
         1,
         SCHEDULER,
         "a decode is given two tokens where one is lacking",
-        "num_new = min(state.num_tokens - state.num_computed_tokens, cap, budget)",
-        "num_new = min(max(2, state.num_tokens - state.num_computed_tokens), cap, budget)",
+        "lacking = min(state.num_tokens - computed, cap)",
+        "lacking = min(max(2, state.num_tokens - computed), cap)",
     ),
     Mutation(
         2,
@@ -148,8 +148,8 @@ MUTATIONS = (
         6,
         SCHEDULER,
         "a prefill under way may exceed the budget",
-        "num_new = min(state.num_tokens - state.num_computed_tokens, cap, budget)",
-        "num_new = min(state.num_tokens - state.num_computed_tokens, cap)",
+        "num_new = sequences.affordable(state.request, computed, lacking, budget)",
+        "num_new = lacking",
     ),
     Mutation(
         6,
@@ -176,7 +176,7 @@ MUTATIONS = (
         7,
         SCHEDULER,
         "the tokens of a victim do not go back to the budget",
-        "budget += taken_back",
+        "budget += sequences.num_tokens(victim.request, victim.num_computed_tokens, stop)",
         "budget += 0",
     ),
     Mutation(
@@ -192,12 +192,12 @@ MUTATIONS = (
         "the pass goes on after a request has preempted itself",
         """                    return budget
             step.scheduled[state] = num_new
-            budget -= num_new
+            budget -= sequences.num_tokens(state.request, computed, computed + num_new)
             index += 1""",
         """                    break
             else:
                 step.scheduled[state] = num_new
-                budget -= num_new
+                budget -= sequences.num_tokens(state.request, computed, computed + num_new)
                 index += 1""",
     ),
     Mutation(
@@ -232,7 +232,7 @@ MUTATIONS = (
         9,
         SCHEDULER,
         "max_num_active_seqs is ignored",
-        "self._max_running = config.max_num_active_seqs or config.max_num_seqs",
+        "self._max_running = (config.max_num_active_seqs or config.max_num_seqs)",
         "self._max_running = config.max_num_seqs",
     ),
     Mutation(

@@ -6,6 +6,7 @@ from typing import NamedTuple
 import polars as pl
 
 from kvsim.engine.totals import Totals
+from kvsim.engine.unshared import UnsharedTotals
 
 Number = int | float | None
 
@@ -100,6 +101,19 @@ def _null_block_bytes(run: Totals) -> Number:
 
 def _batched_mean(run: Totals) -> Number:
     return run.integrals["running"] / run.busy_ns if run.busy_ns else None
+
+
+def _unshared(figure: Callable[[UnsharedTotals, Totals], Number]) -> Callable[[Totals], Number]:
+    return lambda run: None if run.unshared is None else figure(run.unshared, run)
+
+
+def _saved_share(unshared: UnsharedTotals, run: Totals) -> Number:
+    """The paper's figure: blocks saved by sharing / blocks without it, both summed over time."""
+    return 1 - run.integrals["allocated_bytes"] / unshared.byte_ns if unshared.byte_ns else None
+
+
+def _mean_unshared(unshared: UnsharedTotals, run: Totals) -> Number:
+    return unshared.byte_ns / run.duration_ns if run.duration_ns else None
 
 
 def _hit_share(run: Totals) -> Number:
@@ -201,3 +215,24 @@ METRICS: tuple[Metric, ...] = (
     ),
     Metric("waited_max_ns", "ns", "arrival to first admission", _waited(pl.Series.max)),
 )
+
+SAMPLE_METRICS: tuple[Metric, ...] = (
+    Metric("sample_saved_share", "share", "blocks saved by sharing / blocks without, by time", _unshared(_saved_share)),
+    Metric(
+        "sample_unshared_mean_bytes", "bytes", "blocks without sharing; weighted by time", _unshared(_mean_unshared)
+    ),
+    Metric(
+        "sample_unshared_peak_bytes",
+        "bytes",
+        "blocks without sharing; the most",
+        _unshared(lambda unshared, _run: unshared.peak_bytes),
+    ),
+    Metric("sample_copies", "times", "a block was copied", _unshared(lambda unshared, _run: unshared.num_copies)),
+)
+"""Of runs with several outputs from one prompt alone."""
+
+
+def metrics_of(totals: Totals) -> dict[str, Number]:
+    """All figures of a run by name."""
+    metrics = METRICS if totals.unshared is None else (*METRICS, *SAMPLE_METRICS)
+    return {metric.name: metric.of(totals) for metric in metrics}

@@ -4,9 +4,9 @@ from functools import cached_property
 from typing import Any
 
 import polars as pl
-from attrs import field, frozen
+from attrs import asdict, field, frozen
 
-from kvsim.engine.metrics import METRICS, Number
+from kvsim.engine.metrics import METRICS, Number, metrics_of
 from kvsim.engine.tables import MemoryShape, Tables, whole
 from kvsim.engine.totals import Totals
 
@@ -53,8 +53,8 @@ class Results:
 
     @cached_property
     def metrics(self) -> dict[str, Number]:
-        """All figures of METRICS by name."""
-        return {metric.name: metric.of(self.totals) for metric in METRICS}
+        """All figures of METRICS by name, and of SAMPLE_METRICS where requests have several outputs."""
+        return metrics_of(self.totals)
 
     @property
     def summary(self) -> dict[str, Any]:
@@ -62,6 +62,7 @@ class Results:
         return {
             **self.description,
             "metrics": self.metrics,
+            **({} if self.totals.unshared is None else {"unshared": asdict(self.totals.unshared)}),
             "independent_of_step_times": [metric.name for metric in METRICS if not metric.depends_on_step_times],
             "notes": list(self.notes),
             "stalled": self.stalled,

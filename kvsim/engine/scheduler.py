@@ -11,6 +11,7 @@ from attrs import define, field
 
 from kvsim.engine.config import EngineConfig
 from kvsim.engine.queue import WAITING_QUEUES, WaitingQueue, urgency
+from kvsim.engine.sequences import ONE_SEQUENCE, Sequences
 from kvsim.engine.state import RequestState
 from kvsim.invariants import hold
 from kvsim.memory.allocator import Allocator, Hit, Memory, Shortfall
@@ -105,15 +106,23 @@ class StepScheduler(Protocol):
 class Scheduler:
     """One step after the other, request by request: the judge of every faster form.
 
-    `watermark_blocks` must be left over at an admission while anything runs (rule 13)."""
+    `watermark_blocks` must be left over at an admission while anything runs (rule 13). Progress of a request is that
+    of each of its `sequences`."""
 
-    def __init__(self, config: EngineConfig, allocator: Allocator, watermark_blocks: int = 0) -> None:
+    def __init__(
+        self,
+        config: EngineConfig,
+        allocator: Allocator,
+        watermark_blocks: int = 0,
+        sequences: Sequences = ONE_SEQUENCE,
+    ) -> None:
         self.config = config
         self.allocator = allocator
         self.watermark_blocks = watermark_blocks
+        self.sequences = sequences
         self.running: list[RequestState] = []
         self.waiting: WaitingQueue = WAITING_QUEUES[config.policy]()
-        self._max_running = config.max_num_active_seqs or config.max_num_seqs
+        self._max_running = (config.max_num_active_seqs or config.max_num_seqs) // sequences.num_seqs
 
     @property
     def memory(self) -> Memory:
@@ -154,11 +163,15 @@ class Scheduler:
 
     def _schedule_running(self, step: Step, budget: int, cap: int) -> int:
         """Rules 6 and 7; returns the token budget that is left."""
-        running, grow = self.running, self.allocator.grow
+        running, grow, sequences = self.running, self.allocator.grow, self.sequences
         index = 0
         while index < len(running) and budget > 0:
             state = running[index]
-            num_new = min(state.num_tokens - state.num_computed_tokens, cap, budget)
+            computed = state.num_computed_tokens
+            lacking = min(state.num_tokens - computed, cap)
+            num_new = sequences.affordable(state.request, computed, lacking, budget)
+            if not num_new:
+                return 0  # sequences of a request go together, and nobody overtakes them
             while not grow(state.request, state.num_computed_tokens + num_new):
                 step.preemption_shortfalls.append(
                     self.allocator.why_not_grown(state.request, state.num_computed_tokens + num_new)
@@ -166,13 +179,14 @@ class Scheduler:
                 victim = self._victim()
                 taken_back = step.scheduled.pop(victim, 0)
                 if taken_back:
-                    budget += taken_back
+                    stop = victim.num_computed_tokens + taken_back
+                    budget += sequences.num_tokens(victim.request, victim.num_computed_tokens, stop)
                     index -= 1
                 self._preempt(victim, step)
                 if victim is state:
                     return budget
             step.scheduled[state] = num_new
-            budget -= num_new
+            budget -= sequences.num_tokens(state.request, computed, computed + num_new)
             index += 1
         return budget
 
@@ -208,7 +222,7 @@ class Scheduler:
             if not config.enable_chunked_prefill and num_new > budget:
                 step.held_back = "token_budget"
                 return
-            num_new = min(num_new, budget)
+            num_new = self.sequences.affordable(state.request, hit.num_tokens, num_new, budget)
             num_tokens = hit.num_tokens + num_new
             must_fit = state.num_tokens if config.scheduler_reserve_full_isl else None
             spare = self.watermark_blocks if self.running else 0
@@ -221,38 +235,45 @@ class Scheduler:
             self.running.append(state)
             state.num_computed_tokens = hit.num_tokens
             step.scheduled[state] = num_new
-            budget -= num_new
+            budget -= self.sequences.num_tokens(state.request, hit.num_tokens, num_tokens)
             (step.resumed if state.was_admitted else step.admitted).append((state, hit))
             state.was_admitted = True
 
     def _advance(self, step: Step) -> None:
         """Rule 2, and the work of the step by kind."""
         context = prefill = decode = 0
+        sequences = self.sequences
         for state, num_new in step.scheduled.items():
-            computed = state.num_computed_tokens
-            if num_new == 1 and computed + 1 == state.num_tokens:
-                decode += 1
+            request, computed = state.request, state.num_computed_tokens
+            stop = computed + num_new
+            work = sequences.num_tokens(request, computed, stop)
+            if num_new == 1 and stop == state.num_tokens:
+                decode += work
             else:
-                prefill += num_new
+                prefill += work
             if computed < state.high_water_tokens:
-                state.num_recomputed_tokens += min(state.high_water_tokens, computed + num_new) - computed
-            state.num_computed_tokens = computed + num_new
-            context += computed + num_new
+                again = min(state.high_water_tokens, stop)
+                state.num_recomputed_tokens += sequences.num_tokens(request, computed, again)
+            state.num_computed_tokens = stop
+            context += sequences.context_tokens(request, stop)
         step.prefill_tokens, step.decode_seqs, step.context_tokens = prefill, decode, context
 
     def complete(self, step: Step) -> Sampled:
         """Rules 2 and 3: sample one token where all known ones are computed, end and free what is done."""
         sampled = Sampled()
+        choose_beams = self.sequences.choose_beams
         for state in step.scheduled:
             if state.num_computed_tokens != state.num_tokens:
                 continue
             state.num_tokens += 1
-            sampled.num_tokens += 1
+            sampled.num_tokens += self.sequences.num_seqs
             if state.num_tokens == state.request.prompt_tokens + 1:
                 sampled.first_tokens.append(state)
             if state.num_tokens >= state.stop_tokens:
                 sampled.finished.append(state)
                 self.allocator.free(state.request)
+            elif choose_beams is not None:
+                choose_beams(state.request)
         if sampled.finished:
             done = set(sampled.finished)
             self.running[:] = [state for state in self.running if state not in done]

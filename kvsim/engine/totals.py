@@ -9,6 +9,7 @@ import polars as pl
 from attrs import define, field
 
 from kvsim.engine.tables import MemoryShape, Tables
+from kvsim.engine.unshared import UnsharedTotals, unshared_peak_bytes
 
 LEVEL_COLUMNS = (
     "allocated_bytes",
@@ -71,6 +72,8 @@ class Totals:
     num_refused: int = 0
     num_preempted: int = 0
     refusals_for: Counter[str] = field(factory=Counter)
+    unshared: UnsharedTotals | None = None
+    """Of a run with several outputs from one prompt."""
     _waits: list[npt.NDArray[np.int64]] = field(factory=list)
     _last: dict[str, int] | None = None
 
@@ -100,6 +103,8 @@ class Totals:
                 self.integrals[name] += self._last[name] * gap
             self.busy_ns += gap if self._last["running"] else 0
         self.busy_ns += int(lasted[part["running"].to_numpy()[:-1] > 0].sum())
+        if self.unshared is not None:  # never more than a level that was followed from step to step
+            self.unshared.peak_bytes = max(self.unshared.peak_bytes, unshared_peak_bytes(part))
         most = self.peaks["allocated_bytes"]
         for name in LEVEL_COLUMNS:
             level = part[name].to_numpy()

@@ -12,12 +12,14 @@ from pathlib import Path
 from typing import Any, get_args
 
 import polars as pl
+from attrs import astuple
 
 from kvsim.engine.results import Results
 from kvsim.engine.scheduler import HeldBack
 from kvsim.engine.tables import SCHEMAS, MemoryShape, TableName
 from kvsim.engine.timeline import ROWS_AT_ONCE
 from kvsim.engine.totals import Totals
+from kvsim.engine.unshared import UnsharedTotals
 from kvsim.errors import OutputError
 from kvsim.rules import shown
 from kvsim.study.plots import save_memory_plot
@@ -206,6 +208,10 @@ def read_results(directory: Path) -> Results:
             moved_bytes=metrics["moved_bytes"],
             held_back_steps={cause: metrics[f"held_back_by_{cause}"] for cause in get_args(HeldBack)},
         )
+        if "unshared" in written:
+            totals.unshared = UnsharedTotals(**written["unshared"])
+            if not all(type(figure) is int for figure in astuple(totals.unshared)):
+                raise ValueError(f"unshared is {shown(written['unshared'])}")
         tables = _ReadTables(directory)
         totals.add_all(tables)
         results = Results(

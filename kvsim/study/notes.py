@@ -31,6 +31,7 @@ def notes_on(
     yield from _on_allocator(scenario, shape, max_model_len)
     yield from _on_step_times(scenario, shape)
     yield from _on_workload(scenario)
+    yield from _on_outputs(scenario)
 
 
 def _on_lengths(geometry: ModelGeometry, max_model_len: int, blocks: KVCachePlan, worker: Worker) -> Iterator[str]:
@@ -91,6 +92,28 @@ def _on_workload(scenario: Scenario) -> Iterator[str]:
         yield "engine.policy is priority, but workload.priority is not given: all requests are equally urgent."
     if scenario.engine.policy == "fcfs" and workload.priority is not None:
         yield "workload.priority is given, but engine.policy is fcfs: priorities change nothing."
+
+
+def _on_outputs(scenario: Scenario) -> Iterator[str]:
+    num_outputs, sharing = scenario.workload.num_outputs, scenario.sample_sharing
+    if num_outputs is None:
+        return
+    if sharing == "prefix_cache":
+        if num_outputs > 1:
+            yield (
+                f"Each of the {num_outputs:,} samples of a request arrives and counts as a request of its own, as in "
+                "vLLM's V1 engine; figures of sharing include what different requests have in common."
+            )
+        return
+    yield (
+        "The outputs of a request are admitted, preempted and ended together, as in vLLM V0, and are equally long; "
+        "different requests share nothing, as there is no prefix cache."
+    )
+    if scenario.workload.beam_width is not None:
+        yield (
+            "Which beams go on is drawn: each picks its parent among all beams with the chance of "
+            "workload.beam_concentration, else it goes on from its own. What is shared depends on it."
+        )
 
 
 def notes_on_rows(skipped: SkippedRows) -> Iterator[str]:

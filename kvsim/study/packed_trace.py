@@ -20,8 +20,9 @@ _REQUESTS_AT_ONCE = 500
 
 
 def parsed_alike(trace: Trace) -> Trace:
-    """What must be equal for two traces to be packed into the same file: all but the speed of the replay."""
-    return evolve(trace, speedup=1.0)
+    """What must be equal for two traces to be packed into the same file: all but the speed of the replay, and how many
+    outputs each request has."""
+    return evolve(trace, speedup=1.0, samples=None, beam_width=None, beam_concentration=None)
 
 
 def pack_trace(trace: Trace, base: Path, path: Path) -> None:

@@ -14,6 +14,7 @@ from kvsim.model.groups import bytes_per_block
 from kvsim.model.plan import KVCachePlan, Worker, lay_out, num_blocks_of
 from kvsim.model.specs import AttentionSpec
 from kvsim.study.notes import notes_on
+from kvsim.study.outputs import is_grouped
 from kvsim.study.scenario import MAX_BLOCKS, MAX_POOL_BYTES, Scenario
 from kvsim.units import format_bytes
 
@@ -44,6 +45,14 @@ def plan(scenario: Scenario) -> Plan:
     except ModelError as error:
         raise ScenarioError(scenario.source, [f"model: {error}"]) from None
     groups = _layer_groups(scenario, geometry, blocks, worker)
+    if is_grouped(scenario.sample_sharing) and [group.attention.kind for group in groups] != ["full"]:
+        raise ScenarioError(
+            scenario.source,
+            [
+                f"memory.sample_sharing = {scenario.sample_sharing} needs a model whose layers all have full attention "
+                f"and equal blocks, as that of the paper; {geometry.name} has others"
+            ],
+        )
     block_bytes = bytes_per_block(blocks.groups, worker.layers)
     shape = MemoryShape(
         _num_blocks(scenario, blocks.num_blocks, block_bytes),

@@ -119,6 +119,7 @@ def _memory_rows(results: Results) -> list[Row]:
     ]
     return [
         *levels,
+        *_output_rows(results),
         Row("pool used", _share(metrics["pool_used_mean"]), _share(metrics["pool_used_peak"]), "allocated / pool"),
         Row(
             "utilization",
@@ -140,6 +141,29 @@ def _split(metrics: Mapping[str, int | float | None]) -> str:
     if not metrics["reserved_peak_bytes"] and not metrics["unused_peak_bytes"]:
         return ""
     return f": reserved {_share(metrics['reserved_share'])}, unused {_share(metrics['unused_share'])}"
+
+
+def _output_rows(results: Results) -> list[Row]:
+    """What outputs of the same prompt share, where there are several."""
+    metrics = results.metrics
+    if results.totals.unshared is None:
+        return []
+    block_bytes = results.shape.block_bytes
+    most = [(metrics[name] or 0) // block_bytes for name in ("allocated_peak_bytes", "sample_unshared_peak_bytes")]
+    return [
+        Row(
+            "without sharing",
+            _bytes(metrics["sample_unshared_mean_bytes"]),
+            _bytes(metrics["sample_unshared_peak_bytes"]),
+            f"blocks if every output had its own; at most {most[1]:,}, and {most[0]:,} with sharing",
+        ),
+        Row(
+            "saved by sharing",
+            _share(metrics["sample_saved_share"]),
+            "",
+            f"of the blocks without it; blocks copied: {metrics['sample_copies']:,}",
+        ),
+    ]
 
 
 def _request_rows(results: Results) -> list[Row]:

@@ -14,15 +14,19 @@ from kvsim.engine.scheduler import Sampled, Scheduler, StepScheduler
 from kvsim.engine.simulation import FollowUps, Simulation
 from kvsim.engine.tables import Tables, TablesInMemory
 from kvsim.engine.totals import Totals
+from kvsim.engine.unshared import UnsharedLevel, UnsharedTotals
 from kvsim.errors import ScenarioError
 from kvsim.memory.chains import ChainAllocator
 from kvsim.memory.contiguous import Prediction, ReservingAllocator
 from kvsim.memory.extents import DEFAULT_PLACEMENT
 from kvsim.memory.paged import PagedAllocator
+from kvsim.memory.samples import SampleAllocator
 from kvsim.rules import Contradiction
 from kvsim.study.notes import notes_on_rows
+from kvsim.study.outputs import grouped_scheduler, is_grouped
 from kvsim.study.plan import Plan, plan
 from kvsim.study.scenario import Scenario, scenario_dict
+from kvsim.workload.outputs import SampleTraffic, sample_requests
 from kvsim.workload.request import Request
 from kvsim.workload.traces import SkippedRows, Trace
 
@@ -50,14 +54,19 @@ def simulate(
     skipped = SkippedRows()
     tables = TablesInMemory() if tables is None else tables
     totals = Totals(planned.shape, planned.worst_case_bytes)
+    scheduler = _scheduler(scenario, planned)
+    level = UnsharedLevel(scheduler.memory) if isinstance(scheduler.memory, SampleAllocator) else None
+    if scenario.sample_sharing is not None:
+        totals.unshared = UnsharedTotals() if level is None else level.totals
     try:
         requests, follow_ups = _requests(scenario, skipped)
         simulation = Simulation(
             planned.engine,
-            _scheduler(scenario, planned),
+            scheduler,
             requests,
             follow_ups=follow_ups,
-            on_outputs=_progress_hook(scenario, on_progress),
+            on_step=None if level is None else level.step_began,
+            on_outputs=_outputs_hook(_progress_hook(scenario, on_progress), level),
             fast_forward=scenario.engine.fast_forward,
             check=check,
         )
@@ -70,6 +79,8 @@ def simulate(
             scenario.source,
             ["simulated times and bytes must fit in 64 bits: raise the rate, or lower speed-up, latency or sizes"],
         ) from None
+    if totals.unshared is not None and level is None:
+        totals.unshared.byte_ns = totals.integrals["allocated_bytes"] + totals.integrals["shared_saving_bytes"]
     return Results(
         description=_describe(scenario, planned),
         totals=totals,
@@ -93,6 +104,9 @@ def _scheduler(scenario: Scenario, planned: Plan) -> StepScheduler:
             prediction=Prediction(memory.prediction_error or 0.0, scenario.seed),
         )
         return Scheduler(planned.engine, reserving, watermark_blocks)
+    sharing = scenario.sample_sharing
+    if sharing is not None and is_grouped(sharing):
+        return grouped_scheduler(scenario.workload, sharing, planned.engine, shape, watermark_blocks, scenario.seed)
     kinds = [group.attention.kind for group in planned.groups]
     plain = kinds == ["full"] and memory.eviction == "lru" and not memory.block_ids
     if plain and can_be_clocked(planned.engine, shape.block_size):
@@ -137,7 +151,30 @@ def _requests(scenario: Scenario, skipped: SkippedRows) -> tuple[Iterator[Reques
     if first is None:
         end = "windows" if getattr(workload, "duration", None) is None else "duration"
         raise ScenarioError(scenario.source, [f"workload.{end} must last until the first request arrives"])
-    return chain([first], requests), follow_ups
+    requests = chain([first], requests)
+    num_samples = workload.num_outputs or 1
+    if num_samples == 1 or scenario.sample_sharing != "prefix_cache":
+        return requests, follow_ups
+    if follow_ups is None:
+        return chain.from_iterable(sample_requests(request, num_samples) for request in requests), None
+    samples = SampleTraffic(requests, follow_ups, num_samples)
+    return iter(samples), samples.follow_ups
+
+
+OutputsHook = Callable[[int, Sampled], None]
+
+
+def _outputs_hook(progress: OutputsHook | None, level: UnsharedLevel | None) -> OutputsHook | None:
+    """Both, where there are both."""
+    if level is None or progress is None:
+        return progress if level is None else level.step_ended
+    told, followed = progress, level.step_ended
+
+    def on_outputs(now: int, sampled: Sampled) -> None:
+        followed(now, sampled)
+        told(now, sampled)
+
+    return on_outputs
 
 
 def _progress_hook(scenario: Scenario, on_progress: Progress | None) -> Callable[[int, Sampled], None] | None:
@@ -145,6 +182,8 @@ def _progress_hook(scenario: Scenario, on_progress: Progress | None) -> Callable
         return None
     workload = scenario.workload
     total = workload.limit if isinstance(workload, Trace) else workload.num_requests
+    if total is not None and scenario.sample_sharing == "prefix_cache":
+        total *= workload.num_outputs or 1
     done = told = 0
 
     def on_outputs(_now: int, sampled: Sampled) -> None:

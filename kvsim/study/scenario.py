@@ -12,10 +12,12 @@ from kvsim.errors import ScenarioError
 from kvsim.memory.eviction import EVICTION
 from kvsim.model.geometry import KVDtype
 from kvsim.rules import BYTES, Consistent, at_least, between, not_blank, one_of, shown, token_count
+from kvsim.study.outputs import SampleSharing, is_grouped, sharing_contradicts, sharing_of
 from kvsim.study.structure import StructureError, TableReader, table_of
 from kvsim.study.toml import parse_toml, typed_value
 from kvsim.study.vary import vary_table
 from kvsim.workload.generate import ARRIVALS, DURATIONS, LENGTHS, Arrivals
+from kvsim.workload.outputs import SeveralOutputs
 from kvsim.workload.traces import Trace
 
 MAX_BLOCKS = 2**24
@@ -70,6 +72,8 @@ class MemoryTable(Consistent):
 
     `allocator` is vLLM's, or how many slots in a row a request reserves; then `placement` says where they lie, and
     `prediction_error` by what share of its true length an output may be misjudged.
+    that a later request can resume at, as vLLM does by default, or all full ones. `sample_sharing` is about several
+    outputs from one prompt, and prefix_cache where these are asked for and it is left out.
     """
 
     budget: int | None = field(default=None, validator=validators.optional(at_least(1)), metadata=BYTES)
@@ -83,6 +87,7 @@ class MemoryTable(Consistent):
     allocator: Literal["paged", "max", "pow2", "oracle", "predicted"] = "paged"
     placement: Literal["buddy", "first_fit", "best_fit"] | None = None
     prediction_error: float | None = field(default=None, validator=validators.optional(between(0, 1)))
+    sample_sharing: SampleSharing | None = None
 
     @property
     def retention_interval(self) -> int | None:
@@ -130,12 +135,25 @@ class Scenario(Consistent):
     source: str = field(default="scenario", metadata=_NOT_IN_FILE)
     overrides: tuple[str, ...] = field(default=(), metadata=_NOT_IN_FILE)
 
+    @property
+    def sample_sharing(self) -> SampleSharing | None:
+        """How several outputs of a request share memory; None where there is one of each."""
+        return sharing_of(self.workload, self.memory.sample_sharing)
+
     @staticmethod
     def contradictions(values: Mapping[str, Any]) -> list[str]:
         engine = values["engine"]
         if not isinstance(engine, EngineConfig):
             return []
+        workload, memory = values["workload"], values["memory"]
         sentences = []
+        if isinstance(workload, SeveralOutputs) and isinstance(memory, MemoryTable):
+            sentences += sharing_contradicts(workload, memory.sample_sharing, memory.prefix_sharing, engine)
+            sharing = sharing_of(workload, memory.sample_sharing)
+            if is_grouped(sharing) and memory.allocator != "paged":
+                sentences.append(
+                    f"memory.allocator must be paged with sample_sharing = {sharing}, got {memory.allocator}"
+                )
         budget = engine.max_num_batched_tokens
         if budget < engine.max_num_seqs:
             sentences.append(

@@ -8,7 +8,7 @@ from typing import Any, Literal, get_args
 import polars as pl
 from attrs import evolve, field, frozen
 
-from kvsim.engine.metrics import METRICS, Number
+from kvsim.engine.metrics import METRICS, SAMPLE_METRICS, Number
 from kvsim.engine.tables import NoTables
 from kvsim.errors import KvsimError
 from kvsim.study.packed_trace import PackedTrace
@@ -19,10 +19,10 @@ from kvsim.workload.traces import Trace
 Outcome = Literal["finished", "stalled", "failed"]
 
 _OF_THE_POOL = ("num_blocks", "usable_blocks", "block_size_tokens", "block_bytes", "bytes_per_token")
-_UNITS = {metric.name: metric.unit for metric in METRICS}
+_UNITS = {metric.name: metric.unit for metric in (*METRICS, *SAMPLE_METRICS)}
 
 FIGURES: tuple[str, ...] = (*_OF_THE_POOL, "max_model_len", *_UNITS)
-"""The figures of a run: of its pool, its longest request, and all of METRICS."""
+"""The figures of a run: of its pool, its longest request, all of METRICS, and those of several outputs."""
 
 _MOST_IN_64_BITS = 2**63
 
@@ -82,6 +82,7 @@ def record_of(scenario: Scenario, packed: Path | bytes | None = None) -> Record:
         outcome="finished" if stalled is None else "stalled",
         error=stalled,
         figures={
+            **dict.fromkeys(FIGURES),
             **{name: summary["pool"][name] for name in _OF_THE_POOL},
             "max_model_len": summary["geometry"]["max_model_len"],
             **summary["metrics"],

@@ -7,6 +7,7 @@ from collections.abc import Iterable
 from copy import deepcopy
 from typing import Any
 
+from kvsim.memory.beams import Beams
 from kvsim.memory.chain import Holder
 from kvsim.memory.chains import ChainAllocator
 from kvsim.memory.prefix import Node
@@ -177,3 +178,14 @@ def make_pool(blocks: int = 9, *remembered: str, **options: Any) -> Pool:
     pool = Pool(blocks, **options)
     pool.remember(*remembered)
     return pool
+
+
+class Chosen(Beams):
+    """Beams that go on as a test says: the parents of step after step."""
+
+    def __init__(self, *parents: list[int]) -> None:
+        super().__init__(len(parents[0]), 1.0, 0)
+        self.chosen = parents
+
+    def parents(self, request_id: int, step: int) -> list[int]:
+        return self.chosen[step]

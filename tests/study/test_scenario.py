@@ -109,7 +109,7 @@ def test_all_problems_are_reported_at_once(tmp_path: Path) -> None:
         "workload.prompt.max must be a whole number, got 'x'",
         "workload.output: max must be >= min = 900, got 20",
         "workload.rate must be > 0 and at most 1,000,000, got -1.0",
-        "workload.cv: unknown key (known: prompt, output, pairs, correlation, prefixes, templates, documents, sessions, agents, priority, num_requests, duration, rate)",
+        "workload.cv: unknown key (known: samples, beam_width, beam_concentration, prompt, output, pairs, correlation, prefixes, templates, documents, sessions, agents, priority, num_requests, duration, rate)",
         "engine.policy must be one of fcfs, priority, got 'fcsf'",
     ]
 

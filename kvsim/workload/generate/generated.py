@@ -7,18 +7,19 @@ from typing import Any, Protocol, runtime_checkable
 import attrs
 from attrs import evolve, field, frozen, validators
 
-from kvsim.rules import NANOSECONDS, Consistent, at_least, between
+from kvsim.rules import NANOSECONDS, at_least, between
 from kvsim.workload.generate.content import Documents, SharedPrefixes, Templates
 from kvsim.workload.generate.lengths import Length
 from kvsim.workload.generate.pairs import Pairs, correlated
 from kvsim.workload.generate.sessions import Agents, Sessions
 from kvsim.workload.generate.streams import drawn, random_stream
 from kvsim.workload.generate.traffic import Traffic
+from kvsim.workload.outputs import SeveralOutputs, outputs_contradict
 from kvsim.workload.request import Request
 
 
 @frozen(kw_only=True)
-class Generated(Consistent):
+class Generated(SeveralOutputs):
     """Requests drawn from distributions: a number of them, or all that arrive within a duration (ns).
 
     Prompt and output are drawn each on its own, with a rank `correlation`, or together from `pairs`.
@@ -84,8 +85,8 @@ def no_end(values: Mapping[str, Any]) -> list[str]:
 
 
 def content_contradicts(values: Mapping[str, Any]) -> list[str]:
-    """Sentences on lengths, and on requests that belong together."""
-    sentences = _lengths_contradict(values)
+    """Sentences on lengths, on outputs, and on requests that belong together."""
+    sentences = _lengths_contradict(values) + outputs_contradict(values)
     if values["sessions"] is not None and values["agents"] is not None:
         sentences.append("sessions and agents contradict each other: give one or the other")
     return sentences

@@ -9,7 +9,8 @@ from typing import Any, Literal, NoReturn
 from attrs import define, field, frozen, validators
 
 from kvsim.errors import TraceError
-from kvsim.rules import Consistent, between, more_than_zero, not_blank, one_of, token_count
+from kvsim.rules import between, more_than_zero, not_blank, one_of, token_count
+from kvsim.workload.outputs import SeveralOutputs, outputs_contradict
 from kvsim.workload.request import Request, Span
 from kvsim.workload.traces.lines import Lines
 from kvsim.workload.traces.options import Columns, Options, TimeUnit
@@ -30,7 +31,7 @@ class SkippedRows:
 
 
 @frozen(kw_only=True)
-class Trace(Consistent):
+class Trace(SeveralOutputs):
     """A replay of a trace file at its own times divided by `speedup`, of all its rows or the first `limit`.
 
     The format is recognised from the columns or keys of the file if it is not named. A bad row is an error, or
@@ -49,7 +50,7 @@ class Trace(Consistent):
 
     @staticmethod
     def contradictions(values: Mapping[str, Any]) -> list[str]:
-        sentences = []
+        sentences = outputs_contradict(values)
         reader = READERS.get(values["format"]) if isinstance(values["format"], str) else None
         if reader is not None and reader.needs is not None and values[reader.needs] is None:
             sentences.append(f"the format {values['format']} needs {reader.needs}, {_NEEDED[reader.needs]}")
