@@ -18,6 +18,8 @@
 16  a chain is in use as far as the requests that run hold it, and each of them is counted
 17  a spare is the last block of its owner, and carries a key that is resident
 18  the keys of a contested chain are a prefix, and each of their copies is in use or cached
+19  the host holds no more blocks than it has room for, and what moved there has moved back, was dropped, or is there
+20  the requests that are on the host wait, and hold nothing on the device
 """
 
 from kvsim.errors import InvariantError

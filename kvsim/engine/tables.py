@@ -48,6 +48,7 @@ TIMELINE_COLUMNS = (
     "logical_bytes",
     "window_saving_bytes",
     "shared_saving_bytes",
+    "host_bytes",
     "running",
     "waiting",
     *EVENTS,
@@ -76,6 +77,7 @@ def timeline_frame(rows: Rows, shape: MemoryShape) -> pl.DataFrame:
         "logical_bytes": rows["logical_bytes"],
         "window_saving_bytes": rows["window_saving_bytes"],
         "shared_saving_bytes": rows["logical_bytes"] - rows["window_saving_bytes"] - rows["live_bytes"],
+        "host_bytes": rows["host_blocks"] * shape.block_bytes,
         "running": rows["running"],
         "waiting": rows["waiting"],
         **{name: rows[name] for name in EVENTS},
@@ -102,6 +104,11 @@ REQUEST_COLUMNS: dict[str, tuple[Any, Callable[[RequestState], Any]]] = {
     "blocked_ns": (pl.Int64, attrgetter("blocked_ns")),
     "preemptions": (pl.Int64, attrgetter("num_preemptions")),
     "recomputed_tokens": (pl.Int64, attrgetter("num_recomputed_tokens")),
+    "swaps": (pl.Int64, attrgetter("num_swaps")),
+    "swap_fallbacks": (pl.Int64, attrgetter("num_swap_fallbacks")),
+    "swapped_out_bytes": (pl.Int64, attrgetter("swapped_out_bytes")),
+    "swapped_in_bytes": (pl.Int64, attrgetter("swapped_in_bytes")),
+    "swap_dropped_bytes": (pl.Int64, attrgetter("swap_dropped_bytes")),
 }
 """One row per request, in order of arrival."""
 

@@ -20,6 +20,7 @@ LEVEL_COLUMNS = (
     "shared_saving_bytes",
     "padding_bytes",
     "external_bytes",
+    "host_bytes",
     "running",
     "waiting",
 )
@@ -34,6 +35,11 @@ REQUEST_SUMS = (
     "blocked_ns",
     "preemptions",
     "recomputed_tokens",
+    "swaps",
+    "swap_fallbacks",
+    "swapped_out_bytes",
+    "swapped_in_bytes",
+    "swap_dropped_bytes",
 )
 
 _LIMB_BITS = 21

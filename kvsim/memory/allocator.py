@@ -1,5 +1,6 @@
 """All that a scheduler may ask of memory, whoever manages it."""
 
+from collections.abc import Mapping
 from typing import Literal, NamedTuple, Protocol
 
 from kvsim.workload.request import Request
@@ -22,7 +23,8 @@ class Occupancy(NamedTuple):
 
     `live_bytes` counts written slots of allocated blocks, each physical slot once; `padding_bytes` what blocks of
     smaller groups leave empty; `logical_bytes` computed tokens of the requests that hold memory as if nothing were
-    shared or dropped; `window_saving_bytes` those of them whose blocks windows have given back.
+    shared or dropped; `window_saving_bytes` those of them whose blocks windows have given back. `host_blocks` are on
+    the host, of requests that were swapped out.
     """
 
     allocated_blocks: int
@@ -32,10 +34,12 @@ class Occupancy(NamedTuple):
     padding_bytes: int
     logical_bytes: int
     window_saving_bytes: int
+    host_blocks: int = 0
 
 
-LeastChange = Literal["blocks", "gate", "watermark"]
-"""What would have let a request in: more free blocks, the first chunk alone sufficing, or no spare blocks asked for."""
+LeastChange = Literal["blocks", "gate", "watermark", "reservation"]
+"""What would have let a request in: more free blocks, the first chunk alone sufficing, no spare blocks asked for, or
+no blocks kept for what it and those that run have been promised."""
 
 
 class Shortfall(NamedTuple):
@@ -51,6 +55,13 @@ class Shortfall(NamedTuple):
     missing: int
     slack_bytes: int
     least_change: LeastChange
+
+
+class SwappedIn(NamedTuple):
+    """Bytes that came back from the host, and those dropped there as the prefix cache still had them."""
+
+    moved_bytes: int
+    dropped_bytes: int
 
 
 class Memory(Protocol):
@@ -85,7 +96,14 @@ class Allocator(Memory, Protocol):
     def why_not_admitted(
         self, request: Request, hit: Hit, num_tokens: int, must_fit_tokens: int | None, spare_blocks: int
     ) -> Shortfall:
-        """Asked right after `admit` refused the same."""
+        """Asked right after `admit` or `swap_in` refused the same; where they would not, nothing is missing."""
+        ...
+
+    def promised_blocks(self, promised_tokens: Mapping[int, int], request: Request, hit: Hit, num_tokens: int) -> int:
+        """Free blocks that it takes for all to get what they have been promised, or may still come to take.
+
+        `promised_tokens` has the tokens of each admitted request, `num_tokens` are those of one that has only its hit.
+        """
         ...
 
     def why_not_grown(self, request: Request, num_tokens: int) -> Shortfall:
@@ -101,6 +119,30 @@ class Allocator(Memory, Protocol):
 
     def free(self, request: Request) -> None:
         """Take back all that an admitted request holds."""
+        ...
+
+    def swap_out(self, request: Request, num_computed_tokens: int) -> int | None:
+        """Move what is written of an admitted request to the host, and free it; how many bytes move.
+
+        None, and nothing has changed, where the host has no room for all of it.
+        """
+        ...
+
+    def swap_in(
+        self, request: Request, hit: Hit, num_tokens: int, must_fit_tokens: int | None, spare_blocks: int
+    ) -> SwappedIn | None:
+        """As `admit`, for a request that was swapped out: what its hit does not have comes back from the host.
+
+        None, and nothing has changed, where `admit` would refuse.
+        """
+        ...
+
+    def drop_swapped(self, request: Request) -> int:
+        """Forget a request that was swapped out and will not come back; how many bytes are dropped."""
+        ...
+
+    def swapped_tokens(self) -> dict[int, int]:
+        """Tokens on the host of each request that was swapped out."""
         ...
 
     def held_tokens(self) -> dict[int, int]:

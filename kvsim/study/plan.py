@@ -58,7 +58,11 @@ def plan(scenario: Scenario) -> Plan:
         groups=groups,
         worst_case_bytes=scenario.engine.max_num_seqs * blocks.blocks_per_request * block_bytes,
         num_devices=scenario.model.tensor_parallel * scenario.model.pipeline_parallel,
-        engine=evolve(scenario.engine, max_model_len=max_model_len),
+        engine=evolve(
+            scenario.engine,
+            max_model_len=max_model_len,
+            scheduler_reserve_full_isl=scenario.engine.admission_policy != "first_chunk",
+        ),
         max_model_len=max_model_len,
         notes=tuple(notes_on(scenario, geometry, shape, max_model_len, blocks, worker)),
     )

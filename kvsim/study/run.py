@@ -7,6 +7,7 @@ from itertools import chain
 from typing import Any
 
 from kvsim import __version__
+from kvsim.engine.admission import GATES
 from kvsim.engine.clocked import ClockedScheduler, can_be_clocked
 from kvsim.engine.recorder import Recorder
 from kvsim.engine.results import Results
@@ -18,7 +19,7 @@ from kvsim.errors import ScenarioError
 from kvsim.memory.chains import ChainAllocator
 from kvsim.memory.paged import PagedAllocator
 from kvsim.rules import Contradiction
-from kvsim.study.notes import notes_on_rows
+from kvsim.study.notes import notes_on_rows, notes_on_swap
 from kvsim.study.plan import Plan, plan
 from kvsim.study.scenario import Scenario, scenario_dict
 from kvsim.workload.request import Request
@@ -77,7 +78,7 @@ def simulate(
         description=_describe(scenario, planned),
         totals=totals,
         tables=tables,
-        notes=(*planned.notes, *notes_on_rows(skipped)),
+        notes=(*planned.notes, *notes_on_rows(skipped), *notes_on_swap(scenario, totals)),
         stalled=simulation.stalled,
     )
 
@@ -98,10 +99,11 @@ def _hand_over(recorder: Recorder, tables: Tables, totals: Totals, shape: Memory
 
 def _scheduler(scenario: Scenario, planned: Plan) -> StepScheduler:
     """By chains of blocks and windows of steps where these say all there is to say, else block by block."""
-    memory, shape = scenario.memory, planned.shape
+    memory, shape, engine = scenario.memory, planned.shape, planned.engine
     watermark_blocks = int(memory.watermark * shape.num_blocks)
     kinds = [group.attention.kind for group in planned.groups]
-    if kinds == ["full"] and can_be_clocked(planned.engine, shape.block_size) and not memory.block_ids:
+    as_vllm_v1 = engine.preemption == "recompute" and engine.admission_policy in GATES
+    if kinds == ["full"] and can_be_clocked(engine, shape.block_size) and as_vllm_v1 and not memory.block_ids:
         chains = ChainAllocator(
             shape.num_blocks,
             shape.block_size,
@@ -109,18 +111,19 @@ def _scheduler(scenario: Scenario, planned: Plan) -> StepScheduler:
             token_bytes=shape.token_bytes,
             block_bytes=shape.block_bytes,
         )
-        return ClockedScheduler(planned.engine, chains, watermark_blocks)
+        return ClockedScheduler(engine, chains, watermark_blocks)
     paged = PagedAllocator(
         shape.num_blocks,
         shape.block_size,
         memory.prefix_sharing,
         groups=planned.groups,
         block_bytes=shape.block_bytes,
-        max_num_batched_tokens=planned.engine.max_num_batched_tokens,
+        max_num_batched_tokens=engine.max_num_batched_tokens,
         max_model_len=planned.max_model_len,
         retention_interval=memory.retention_interval,
+        host_blocks=engine.swap_space // shape.block_bytes if engine.preemption == "swap" else 0,
     )
-    return Scheduler(planned.engine, paged, watermark_blocks)
+    return Scheduler(engine, paged, watermark_blocks)
 
 
 def _requests(scenario: Scenario, skipped: SkippedRows) -> tuple[Iterator[Request], FollowUps | None]:

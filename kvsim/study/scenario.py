@@ -134,6 +134,13 @@ class Scenario(Consistent):
                 f"engine.max_num_batched_tokens must be >= max_model_len = {engine.max_model_len:,} "
                 f"with enable_chunked_prefill = false, got {budget:,}"
             )
+        if engine.admission == "expected" and engine.expected_output_tokens is None:
+            sentences.append('engine.expected_output_tokens must be given with admission = "expected"')
+        if not engine.scheduler_reserve_full_isl and engine.admission not in (None, "first_chunk"):
+            sentences.append(
+                "engine.scheduler_reserve_full_isl = false contradicts admission = "
+                f'"{engine.admission}": leave one of them out'
+            )
         return sentences
 
 
