@@ -4,7 +4,7 @@ Rule numbers are those of tests/golden/vllm_scheduler/README.md. The scheduler d
 asks memory only through the `Allocator` protocol.
 
 Swap is not in those rules, as vLLM V1 has recompute only. It is vLLM V0's, in the place of rule 8: what a victim has
-computed moves to the host. It waits where rule 8 puts it, so at the very front of the queue (by priority: in its order),
+computed moves to the host. It waits where rule 8 puts it, at the very front of the queue (by priority: in its order),
 and comes back before anybody behind it is admitted, under the gate and the watermark of any admission (rules 12, 13).
 Then it takes the hits that the prefix cache still has, and the rest moves back instead of being computed. Where the
 host has no room for all of a victim, that victim recomputes; V0 would have ended the engine.

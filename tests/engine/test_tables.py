@@ -37,7 +37,7 @@ def test_levels_become_bytes() -> None:
     recorder.observe(0, Occupancy(0, 0, 10, 0, 0, 0, 0), 0)
     recorder.arrived(7, make_state(0))
     recorder.observe(
-        7, Occupancy(5, 2, 3, live_bytes=1700, padding_bytes=100, logical_bytes=2900, window_saving_bytes=400), 2
+        7, Occupancy(5, 2, 3, 1700, padding_bytes=100, logical_bytes=2900, window_saving_bytes=400, host_blocks=6), 2
     )
     row = timeline_frame(recorder.take_rows(), SHAPE).row(1, named=True)
     assert {name: value for name, value in row.items() if name not in EVENTS} == {
@@ -56,6 +56,7 @@ def test_levels_become_bytes() -> None:
         "logical_bytes": 2900,
         "window_saving_bytes": 400,
         "shared_saving_bytes": 800,
+        "host_bytes": 2400,
         "running": 2,
         "waiting": 1,
     }
