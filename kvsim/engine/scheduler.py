@@ -273,7 +273,7 @@ class Scheduler:
         """
         if demand.promised_tokens is None or not self.running:
             return None
-        request, hit, _num_tokens, _must_fit_tokens, spare = asked
+        request, hit, num_tokens, _must_fit_tokens, spare = asked
         promised = {
             state.request.id: self._demand(state, self.config).promised_tokens or state.num_tokens
             for state in self.running
@@ -283,9 +283,13 @@ class Scheduler:
         free = without.blank + without.evictable
         if need + spare <= free:
             return None
-        change: LeastChange = "reservation" if without.missing <= 0 else "blocks"
+        change: LeastChange = "blocks"
         if need <= free:
             change = "watermark"
+        elif without.missing <= 0:
+            change = "reservation"
+        elif self.allocator.why_not_admitted(request, hit, num_tokens, None, spare).missing <= 0:
+            change = "gate"
         return without._replace(need=need + spare, missing=need + spare - free, least_change=change)
 
     def _take_in(self, state: RequestState, step: Step, asked: _Asked) -> bool:
