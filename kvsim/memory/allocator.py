@@ -39,7 +39,7 @@ class Occupancy(NamedTuple):
 
 LeastChange = Literal["blocks", "gate", "watermark", "reservation"]
 """What would have let a request in: more free blocks, the first chunk alone sufficing, no spare blocks asked for, or
-no blocks kept for what it and those that run have been promised."""
+nothing promised to it and to those that run."""
 
 
 class Shortfall(NamedTuple):

@@ -173,9 +173,18 @@ def test_random_worlds_know_every_cause_of_promises(cause: str, windows: bool) -
     assert cause in causes(found)
 
 
-@pytest.mark.parametrize("what", ["swapped in", "fallback after a swap", "hit instead", "aborted"])
-def test_random_worlds_know_every_turn_of_a_swap(what: str) -> None:
-    worlds = pressed_worlds(preemption="swap")
+@pytest.mark.parametrize(
+    ("what", "windows"),
+    [
+        ("swapped in", False),
+        ("swapped in", True),
+        ("fallback after a swap", False),
+        ("hit instead", False),
+        ("aborted", False),
+    ],
+)
+def test_random_worlds_know_every_turn_of_a_swap(what: str, windows: bool) -> None:
+    worlds = pressed_worlds(windows, preemption="swap", host_blocks=4)
     limits = settings(phases=[Phase.generate], max_examples=5000)
     assert what in swaps_seen(find(worlds, lambda world: what in swaps_seen(world), settings=limits))
 
