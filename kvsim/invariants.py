@@ -21,6 +21,8 @@
 19  free slots are kept once, in pieces as large as they can be, and counted
 20  every slot is in one extent that a request holds or is free, and not both
 21  a request has written no more than its extent has room for; written, reserved and unused slots agree with that
+22  the host holds no more blocks than it has room for, and what moved there has moved back, was dropped, or is there
+23  the requests that are on the host wait, and hold nothing on the device
 """
 
 from kvsim.errors import InvariantError

@@ -14,6 +14,9 @@ BYTES = {"unit": "bytes"}
 NANOSECONDS = {"unit": "ns"}
 """Marks a field that a scenario file writes as "8 ms"."""
 
+BYTES_PER_SECOND = {"unit": "bytes/s"}
+"""Marks a field that a scenario file may write as "25 GB/s"."""
+
 _SHOWN = 80
 
 

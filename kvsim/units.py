@@ -32,6 +32,22 @@ def parse_bytes(value: object) -> int:
     return _parse(value, BYTE_UNITS, "a size such as '24 GiB', '24 GB' or a whole number of bytes")
 
 
+def parse_bandwidth(value: object) -> int:
+    """Bytes per second of "25 GB/s" or a bare whole number of them; raises ValueError with the rule.
+
+    A fraction of a byte is dropped.
+    """
+    rule = "a bandwidth such as '25 GB/s' or a whole number of bytes per second"
+    if isinstance(value, str):
+        number, slash, unit = value.rpartition("/")
+        if not slash or unit.strip() != "s":
+            raise ValueError(f"must be {rule}")
+        return _parse(number, BYTE_UNITS, rule)
+    if isinstance(value, int) and not isinstance(value, bool):
+        return value
+    raise ValueError(f"must be {rule}")
+
+
 def parse_duration_ns(value: object) -> int:
     """Nanoseconds of "8 ms" or "40 us"; raises ValueError with the rule, for a bare number too.
 

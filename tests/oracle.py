@@ -3,6 +3,11 @@
 Written from the rules of tests/golden/vllm_scheduler/README.md alone; it shares no code with kvsim. Slow and plain on
 purpose: every request is a list of token ids, the free queue is one list, keys are whole prefixes, and everything is
 found by looking through a list. Block 0 in a table is the null block.
+
+Beyond those rules a config may have `admission`, a policy by its name with `max_output_tokens`, or with
+`expected_output_tokens` and `admission_margin`; and `preemption` = "swap" with `host_blocks`: a victim's written blocks
+go to the host where all of them have room there, and come back when it is admitted again, less what it hits. Of windows
+all comes back.
 """
 
 from typing import Any
@@ -26,6 +31,8 @@ class OracleRequest:
         self.computed = 0
         self.tables: list[list[int]] = [[] for _ in range(num_groups)]
         self.boundaries: list[int] = []  # rule 32, in blocks
+        self.on_host: list[list[int]] | None = None  # of each group, the places in its table of blocks on the host
+        self.host_tokens = 0
         # What the log says in the end.
         self.cached: int | None = None
         self.first_token_step: int | None = None
@@ -67,6 +74,7 @@ class Oracle:
         self.running: list[OracleRequest] = []
         self.waiting: list[OracleRequest] = []
         self.log: list[World] = []
+        self.swaps: World = {}
 
     def run(self, max_steps: int) -> World:
         """The log of a case; `truncated` if the engine goes on after `max_steps` steps."""
@@ -143,6 +151,7 @@ class Oracle:
         request.finish_step = step
         request.reason = reason
         request.output_len = len(request.known) - len(request.prompt)
+        request.on_host = None
         self.free(request)
 
     # one step
@@ -159,6 +168,7 @@ class Oracle:
         new: list[list[int]] = []
         resumed: list[list[int]] = []
         lengths_before = {r.id: len(r.tables[0]) for r in self.running}
+        self.swaps = {"swapped_out": [], "swapped_in": []}
 
         for request in list(self.running):
             if request not in self.running:
@@ -189,15 +199,26 @@ class Oracle:
         while not preempted and self.waiting and budget > 0 and len(self.running) < most_running:
             request = self.waiting[0]
             hit = self.find_hit(request)
-            tokens = min(len(request.known) - hit.num_tokens, cap)
+            start = hit.num_tokens
+            if request.on_host is not None:
+                if self.groups != [{"type": "full"}]:
+                    # Nothing but the places that windows had passed.
+                    passed = [min(places, default=self.blocks_of(request.host_tokens)) for places in request.on_host]
+                    hit = OracleHit(0, [[0] * n for n in passed], None)
+                start = max(hit.num_tokens, request.host_tokens)
+            tokens = min(len(request.known) - start, cap)
             if not config["enable_chunked_prefill"] and tokens > budget:
                 break
             tokens = min(tokens, budget)
-            if not self.may_admit(request, hit, hit.num_tokens + tokens):
+            if not self.may_admit(request, hit, start + tokens) or self.breaks_promises(request, hit):
                 break
+            if request.on_host is not None:
+                places = [i for group in request.on_host for i in group if i * self.block_size >= hit.num_tokens]
+                self.swaps["swapped_in"].append([request.id, len(places)])
+                request.on_host = None
             self.take_hit(request, hit)
-            self.allocate(request, hit.num_tokens + tokens)
-            request.computed = hit.num_tokens
+            self.allocate(request, start + tokens)
+            request.computed = start
             self.waiting.pop(0)
             self.running.append(request)
             scheduled.append([request, tokens])
@@ -218,6 +239,8 @@ class Oracle:
         record["running"] = [r.id for r in self.running]
         record["waiting"] = [r.id for r in self.waiting]
         record["free"] = len(self.free_queue)
+        if "preemption" in config:
+            record.update(self.swaps, host=self.host_used())
         if self.groups == [{"type": "full"}]:
             record["nblocks"] = [len(r.tables[0]) for r in self.running]
             record["alloc"] = [
@@ -240,13 +263,32 @@ class Oracle:
         return scheduled
 
     def preempt(self, victim: OracleRequest) -> None:
-        """Rule 8."""
+        """Rule 8, but for what goes to the host."""
+        self.swap_out(victim)
         self.free(victim)
         victim.computed = 0
         victim.preemptions += 1
         self.running.remove(victim)
         self.waiting.insert(0, victim)
         self.sort_by_priority()
+
+    def swap_out(self, victim: OracleRequest) -> None:
+        """All that is written and still there, if the host has room for it."""
+        if self.config.get("preemption") != "swap":
+            return
+        places = []
+        for group, table in zip(self.groups, victim.tables, strict=True):
+            written = table[: self.blocks_of(victim.computed)]
+            passed = self.passed_blocks(group, victim.computed)
+            places.append([i for i, block in enumerate(written) if block != 0 and i >= passed])
+        num_blocks = sum(len(group) for group in places)
+        if self.host_used() + num_blocks <= self.config["host_blocks"]:
+            victim.on_host = places
+            victim.host_tokens = victim.computed
+            self.swaps["swapped_out"].append([victim.id, num_blocks])
+
+    def host_used(self) -> int:
+        return sum(len(group) for request in self.requests for group in request.on_host or [])
 
     def outputs(self, scheduled: list[list[Any]], record: World) -> None:
         """Rules 2 and 3."""
@@ -299,9 +341,46 @@ class Oracle:
         for group, table in zip(self.groups, hit.tables, strict=True):
             in_step += self.blocks_of(num_tokens) - len(table)
             gate += max(0, min(self.blocks_of(all_known), self.most_blocks(group)) - len(table))
-        if self.config["scheduler_reserve_full_isl"] and gate + watermark > len(self.free_queue):
+        has_gate = self.config["scheduler_reserve_full_isl"]
+        if self.config.get("admission") is not None:
+            has_gate = self.config["admission"] != "first_chunk"
+        if has_gate and gate + watermark > len(self.free_queue):
             return False
         return in_step + watermark <= len(self.free_queue)
+
+    def promised_tokens(self, request: OracleRequest) -> int:
+        """The most tokens that a request may come to hold by the policy of admission; the last is never computed."""
+        config = self.config
+        longest = config["max_model_len"]
+        if config["max_output_tokens"] is not None:
+            declared = max(config["max_output_tokens"], len(request.output))
+            longest = min(longest, len(request.prompt) + declared)
+        if config["admission"] == "worst_case":
+            return longest - 1
+        expected = round(config["expected_output_tokens"] * (1 + config["admission_margin"]))
+        return max(len(request.known), min(longest, len(request.prompt) + expected) - 1)
+
+    def breaks_promises(self, request: OracleRequest, hit: OracleHit) -> bool:
+        """Whether all that run and this request could not all get what they are promised; alone it may do as it likes.
+
+        Of windows everybody counts with the most that it can hold, whoever else holds it.
+        """
+        if self.config.get("admission") not in ("worst_case", "expected") or not self.running:
+            return False
+        wanted = 0
+        for number, group in enumerate(self.groups):
+            if group["type"] == "full":
+                held = set(hit.tables[number])
+                new = self.blocks_of(self.promised_tokens(request)) - len(hit.tables[number])
+                for other in self.running:
+                    held |= set(other.tables[number])
+                    new += max(0, self.blocks_of(self.promised_tokens(other)) - len(other.tables[number]))
+                wanted += len(held) + new
+            else:
+                most = self.most_blocks(group) + (group["type"] == "chunked_local")
+                for other in [*self.running, request]:
+                    wanted += min(self.blocks_of(self.promised_tokens(other)), most)
+        return wanted + self.watermark > self.config["num_gpu_blocks"] - 1
 
     def take_hit(self, request: OracleRequest, hit: OracleHit) -> None:
         """Rules 20, 31 and 32."""

@@ -28,6 +28,9 @@ Case = dict[str, Any]
 NEVER = 10**9
 """More futile cycles than any log has: the recorded engine does not notice that it goes round in circles."""
 
+AT_ONCE = 2**60
+"""Bytes per second that take no time, as steps are counted and not timed."""
+
 DIGEST_EVERY = 100
 
 
@@ -49,8 +52,21 @@ def case_config(case: Case) -> EngineConfig:
         "scheduler_reserve_full_isl",
         "policy",
     )
+    beyond_the_rules = (
+        "admission",
+        "max_output_tokens",
+        "expected_output_tokens",
+        "admission_margin",
+        "preemption",
+    )
     one_ns_a_step = LatencyModel(base=1, per_prefill_token=0, per_decode_seq=0, per_context_token=0)
-    return EngineConfig(**{name: config[name] for name in same_name}, reject_unservable=False, latency=one_ns_a_step)
+    return EngineConfig(
+        **{name: config[name] for name in same_name},
+        **{name: config[name] for name in beyond_the_rules if name in config},
+        swap_bandwidth=AT_ONCE,
+        reject_unservable=False,
+        latency=one_ns_a_step,
+    )
 
 
 def case_requests(case: Case) -> list[Request]:
@@ -107,6 +123,9 @@ class _Replay:
         self.steps: list[Case] = []
         self.states: dict[int, RequestState] = {}
         self.table_lengths: dict[int, int] = {}
+        self.tells_swaps = "preemption" in config
+        self.swapped: dict[int, tuple[int, int, int]] = {}
+        self.on_host: set[int] = set()
         self.end: Case = self.how_it_ends()
 
     def run(self) -> Case:
@@ -159,10 +178,26 @@ class _Replay:
             "tables": [self.by_group(list(table.blocks) for table in holdings[id].tables) for id in running],
             "finished": [],
         }
+        if self.tells_swaps:
+            record |= self.moved(step)
         if self.caching:
             record["keys"] = self.allocator.pool.num_keys
         self.steps.append(record)
         self.note_free_blocks()
+
+    def moved(self, step: Step) -> Case:
+        """Blocks that each request has moved to the host and from it in this step, and what is there now."""
+        moved: Case = {"swapped_out": [], "swapped_in": [], "host": self.allocator.host.num_used}
+        for state in (*step.preempted, *(state for state, _hit in step.resumed)):
+            id, now = state.request.id, (state.swapped_out_bytes, state.swapped_in_bytes, state.num_swaps)
+            out, back, swaps = (a - b for a, b in zip(now, self.swapped.get(id, (0, 0, 0)), strict=True))
+            self.swapped[id] = now
+            if swaps:
+                moved["swapped_out"].append([id, out // self.allocator.block_bytes])
+            elif id in self.on_host:
+                moved["swapped_in"].append([id, back // self.allocator.block_bytes])
+        self.on_host = set(self.allocator.host.held_tokens())
+        return moved
 
     def by_group(self, values: Iterable[Any]) -> Any:
         """A list with a value a group, or the value itself where there is one group."""
@@ -228,6 +263,7 @@ def case_allocator(case: Case) -> PagedAllocator:
         max_model_len=config["max_model_len"],
         retention_interval=config["prefix_cache_retention_interval"],
         eviction=config.get("eviction", "lru"),
+        host_blocks=config.get("host_blocks", 0),
     )
 
 

@@ -43,6 +43,7 @@ from kvsim.memory.chains import ChainAllocator
 from kvsim.memory.contiguous import ReservingAllocator
 from kvsim.memory.extents import Extent, FirstFit
 from kvsim.memory.groups import LayerGroup
+from kvsim.memory.host_pool import SwappedOut
 from kvsim.memory.paged import PagedAllocator
 from kvsim.memory.pool import NULL_BLOCK, BlockPool
 from kvsim.model.attention import Attention
@@ -130,6 +131,7 @@ DAMAGES: list[tuple[int, Damage]] = [
     (8, lambda engine, memory: change_key(memory.pool, 5, 998)),
     (9, lambda engine, memory: add(memory, "_live_bytes", 1)),
     (9, lambda engine, memory: add(memory, "_padding_held", -200)),
+    (9, lambda engine, memory: memory._in_use.reverse()),
     (10, lambda engine, memory: add(memory, "_logical_bytes", 150)),
     (10, lambda engine, memory: add(memory, "_window_saving_bytes", -1)),
     (11, lambda engine, memory: add(engine.running[0], "num_computed_tokens", -1)),
@@ -138,6 +140,14 @@ DAMAGES: list[tuple[int, Damage]] = [
     (12, lambda engine, memory: engine.waiting.submit(engine.running[0])),
     (13, lambda engine, memory: add(engine.running[0], "num_tokens", -2)),
     (13, lambda engine, memory: setattr(engine.running[0], "num_tokens", engine.running[0].stop_tokens)),
+    (19, lambda engine, memory: add(memory.host, "num_used", 1)),
+    (19, lambda engine, memory: memory.host._held.update({3: SwappedOut(8, (0, 1), 3)})),
+    (19, lambda engine, memory: add(memory.host, "num_blocks", -1)),
+    (19, lambda engine, memory: add(memory.host, "moved_out", 1)),
+    (19, lambda engine, memory: add(memory.host, "dropped", 1)),
+    (20, lambda engine, memory: memory.host.put(3, SwappedOut(8, (2, 2), 0))),
+    (20, lambda engine, memory: memory.host.put(1, SwappedOut(8, (2, 2), 0))),
+    (20, lambda engine, memory: setattr(engine.waiting.head(), "swapped_tokens", 8)),
 ]
 
 

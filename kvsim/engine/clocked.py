@@ -28,7 +28,7 @@ MOST_BLOCK_TOKENS = 2**16
 
 
 def can_be_clocked(config: EngineConfig, block_size: int) -> bool:
-    """Whether the three facts hold."""
+    """Whether the three facts hold, and admissions go by vLLM's own policies."""
     in_order = config.policy == "fcfs" and config.long_prefill_token_threshold == 0
     return in_order and block_size <= MOST_BLOCK_TOKENS
 
@@ -48,7 +48,7 @@ class ClockedScheduler:
         """In the middle of its prompt."""
         self._prefilled: list[RequestState] = []
         """Those whose last known token is computed in this step, but for those on the clock."""
-        self._gates = config.scheduler_reserve_full_isl
+        self._gates = config.admission_policy == "known"
         self._is_stepping = False
         """A step has been decided and not completed: the tokens of those on the clock are not sampled yet."""
         self._max_running = config.max_num_active_seqs or config.max_num_seqs

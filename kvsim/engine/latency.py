@@ -7,6 +7,11 @@ from kvsim.rules import NANOSECONDS, at_least
 _not_negative = at_least(0)
 
 
+def transfer_ns(num_bytes: int, bytes_per_second: int) -> int:
+    """How long bytes take between host and device, rounded once, to the nearest nanosecond."""
+    return (num_bytes * 10**9 + bytes_per_second // 2) // bytes_per_second
+
+
 @frozen
 class LatencyModel:
     """Nanoseconds of one engine step.

@@ -134,6 +134,7 @@ _LEVELS = {
     "shared_saving": "logical, and held once for several requests",
     "padding": "slack that blocks of smaller groups of layers leave",
     "external": "free, and no extent of it large enough for the head of the queue (0 when paged)",
+    "host": "on the host, of requests that were swapped out",
 }
 
 METRICS: tuple[Metric, ...] = (
@@ -184,6 +185,12 @@ METRICS: tuple[Metric, ...] = (
     Metric("refusals_for_gate", "times", "only the whole-sequence gate stood in the way", _refusals_for("gate")),
     Metric("refusals_for_watermark", "times", "only the watermark stood in the way", _refusals_for("watermark")),
     Metric("refusals_for_extent", "times", "enough was free, in no extent large enough", _refusals_for("extent")),
+    Metric(
+        "refusals_for_reservation",
+        "times",
+        "only what requests have been promised stood in the way",
+        _refusals_for("reservation"),
+    ),
     Metric("blocked_ns", "ns", "memory held the head of the queue back", _sum("blocked_ns")),
     Metric("held_back_by_max_num_seqs", "steps", "all seats taken", _held_back("max_num_seqs")),
     Metric("held_back_by_token_budget", "steps", "tokens of the step used up", _held_back("token_budget")),
@@ -192,6 +199,11 @@ METRICS: tuple[Metric, ...] = (
     Metric("preemptions", "times", "a running request lost its blocks", _sum("preemptions")),
     Metric("recomputed_tokens", "tokens", "computed again after it", _sum("recomputed_tokens")),
     Metric("moved_bytes", "bytes", "copied for requests that outgrew their extent", lambda run: run.moved_bytes),
+    Metric("swaps", "times", "preemptions that moved blocks to the host instead", _sum("swaps")),
+    Metric("swap_fallbacks", "times", "preemptions that recomputed as the host was full", _sum("swap_fallbacks")),
+    Metric("swapped_out_bytes", "bytes", "moved to the host", _sum("swapped_out_bytes")),
+    Metric("swapped_in_bytes", "bytes", "moved back from the host", _sum("swapped_in_bytes")),
+    Metric("swap_dropped_bytes", "bytes", "on the host and not needed again", _sum("swap_dropped_bytes")),
     Metric("hit_tokens", "tokens", "found in the prefix cache at first admission", _sum("hit_tokens")),
     Metric("hit_share", "share", "of the prompt tokens of admitted requests", _hit_share),
     Metric("resumed_hit_tokens", "tokens", "found after a preemption", _sum("resumed_hit_tokens")),

@@ -1,7 +1,13 @@
-"""Who runs in the next step: running requests first, then the head of the queue, preemption by recompute.
+"""Who runs in the next step: running requests first, then the head of the queue, preemption by recompute or swap.
 
 Rule numbers are those of tests/golden/vllm_scheduler/README.md. The scheduler decides and knows no time; it
 asks memory only through the `Allocator` protocol.
+
+Swap is not in those rules, as vLLM V1 has recompute only. It is vLLM V0's, in the place of rule 8: what a victim has
+computed moves to the host. It waits where rule 8 puts it, at the very front of the queue (by priority: in its order),
+and comes back before anybody behind it is admitted, under the gate and the watermark of any admission (rules 12, 13).
+Then it takes the hits that the prefix cache still has, and the rest moves back instead of being computed. Where the
+host has no room for all of a victim, that victim recomputes; V0 would have ended the engine.
 """
 
 from collections.abc import Collection, Iterable
@@ -9,16 +15,22 @@ from typing import Literal, Protocol
 
 from attrs import define, field
 
+from kvsim.engine.admission import ADMISSION, Demand
 from kvsim.engine.config import EngineConfig
 from kvsim.engine.queue import WAITING_QUEUES, WaitingQueue, urgency
 from kvsim.engine.sequences import ONE_SEQUENCE, Sequences
 from kvsim.engine.state import RequestState
 from kvsim.invariants import hold
-from kvsim.memory.allocator import Allocator, Hit, Memory, Shortfall
+from kvsim.memory.allocator import Allocator, Hit, LeastChange, Memory, Shortfall
 from kvsim.rules import MAX_TOKENS
+from kvsim.workload.request import Request
 
 HeldBack = Literal["preemption", "max_num_seqs", "token_budget"]
 """This step preempted somebody (rule 9), all seats are taken, or the tokens of the step are used up."""
+
+
+_Asked = tuple[Request, Hit, int, int | None, int]
+"""What an allocator is asked at an admission."""
 
 
 @define(eq=False)
@@ -40,6 +52,8 @@ class Step:
     prefill_tokens: int = 0
     decode_seqs: int = 0
     context_tokens: int = 0
+    swapped_bytes: int = 0
+    """Moved to the host or from it; a step does one or the other, as one that preempts admits nobody (rule 9)."""
     num_ticks: int = 1
     """Of a window: how many such steps follow each other, each over one more token of every sequence."""
     ends_at_arrival: bool = False
@@ -123,6 +137,7 @@ class Scheduler:
         self.running: list[RequestState] = []
         self.waiting: WaitingQueue = WAITING_QUEUES[config.policy]()
         self._max_running = (config.max_num_active_seqs or config.max_num_seqs) // sequences.num_seqs
+        self._demand = ADMISSION[config.admission_policy]
 
     @property
     def memory(self) -> Memory:
@@ -138,6 +153,9 @@ class Scheduler:
             self.allocator.free(state.request)
             return True
         self.waiting.remove(state)
+        if state.swapped_tokens:
+            state.swap_dropped_bytes += self.allocator.drop_swapped(state.request)
+            state.swapped_tokens = 0
         return False
 
     def window(self) -> None:
@@ -197,14 +215,26 @@ class Scheduler:
         return self.running[-1]
 
     def _preempt(self, victim: RequestState, step: Step) -> None:
-        """Rule 8: everything is computed again later, less what the prefix cache still holds."""
+        """Rule 8: everything is computed again later, less what the prefix cache still holds, unless it is swapped."""
         self.running.remove(victim)
-        self.allocator.free(victim.request)
-        victim.high_water_tokens = max(victim.high_water_tokens, victim.num_computed_tokens)
+        if self.config.preemption == "recompute" or not self._swap_out(victim, step):
+            self.allocator.free(victim.request)
+            victim.high_water_tokens = max(victim.high_water_tokens, victim.num_computed_tokens)
         victim.num_computed_tokens = 0
         victim.num_preemptions += 1
         self.waiting.put_back(victim)
         step.preempted.append(victim)
+
+    def _swap_out(self, victim: RequestState, step: Step) -> bool:
+        moved_bytes = self.allocator.swap_out(victim.request, victim.num_computed_tokens)
+        if moved_bytes is None:
+            victim.num_swap_fallbacks += 1
+            return False
+        victim.swapped_tokens = victim.num_computed_tokens
+        victim.num_swaps += 1
+        victim.swapped_out_bytes += moved_bytes
+        step.swapped_bytes += moved_bytes
+        return True
 
     def _admit_waiting(self, step: Step, budget: int, cap: int) -> None:
         """Rules 9 and 12: only the head of the queue is looked at, and it is never skipped."""
@@ -218,26 +248,69 @@ class Scheduler:
                 return
             state = self.waiting.head()
             hit = self.allocator.find_hit(state.request, state.num_tokens)
-            num_new = min(state.num_tokens - hit.num_tokens, cap)
+            computed = max(hit.num_tokens, state.swapped_tokens)
+            num_new = min(state.num_tokens - computed, cap)
             if not config.enable_chunked_prefill and num_new > budget:
                 step.held_back = "token_budget"
                 return
-            num_new = self.sequences.affordable(state.request, hit.num_tokens, num_new, budget)
-            num_tokens = hit.num_tokens + num_new
-            must_fit = state.num_tokens if config.scheduler_reserve_full_isl else None
+            num_new = self.sequences.affordable(state.request, computed, num_new, budget)
+            num_tokens = computed + num_new
+            demand = self._demand(state, config)
             spare = self.watermark_blocks if self.running else 0
-            asked = state.request, hit, num_tokens, must_fit, spare
-            if not self.allocator.admit(*asked):
-                step.refused = state
-                step.refusal_shortfall = self.allocator.why_not_admitted(*asked)
+            asked = state.request, hit, num_tokens, demand.must_fit_tokens, spare
+            shortfall = self._short_of_promises(asked, demand)
+            if shortfall is None and not self._take_in(state, step, asked):
+                shortfall = self.allocator.why_not_admitted(*asked)
+            if shortfall is not None:
+                step.refused, step.refusal_shortfall = state, shortfall
                 return
             self.waiting.pop()
             self.running.append(state)
-            state.num_computed_tokens = hit.num_tokens
+            state.num_computed_tokens = computed
             step.scheduled[state] = num_new
-            budget -= self.sequences.num_tokens(state.request, hit.num_tokens, num_tokens)
+            budget -= self.sequences.num_tokens(state.request, computed, num_tokens)
             (step.resumed if state.was_admitted else step.admitted).append((state, hit))
             state.was_admitted = True
+
+    def _short_of_promises(self, asked: _Asked, demand: Demand) -> Shortfall | None:
+        """What keeping all promises is short of, if anything.
+
+        A request alone in the engine is let in as vLLM does, as it is not asked for a watermark either: nobody can
+        take from it what it has been promised, and a promise that exceeds the pool would block the queue for ever.
+        """
+        if demand.promised_tokens is None or not self.running:
+            return None
+        request, hit, num_tokens, _must_fit_tokens, spare = asked
+        promised = {
+            state.request.id: self._demand(state, self.config).promised_tokens or state.num_tokens
+            for state in self.running
+        }
+        need = self.allocator.promised_blocks(promised, request, hit, demand.promised_tokens)
+        without = self.allocator.why_not_admitted(*asked)
+        free = without.blank + without.evictable
+        if need + spare <= free:
+            return None
+        change: LeastChange = "blocks"
+        if need <= free:
+            change = "watermark"
+        elif without.missing <= 0:
+            change = "reservation"
+        elif self.allocator.why_not_admitted(request, hit, num_tokens, None, spare).missing <= 0:
+            change = "gate"
+        return without._replace(need=need + spare, missing=need + spare - free, least_change=change)
+
+    def _take_in(self, state: RequestState, step: Step, asked: _Asked) -> bool:
+        """Admit a request, or swap it in."""
+        if not state.swapped_tokens:
+            return self.allocator.admit(*asked)
+        came_back = self.allocator.swap_in(*asked)
+        if came_back is None:
+            return False
+        state.swapped_tokens = 0
+        state.swapped_in_bytes += came_back.moved_bytes
+        state.swap_dropped_bytes += came_back.dropped_bytes
+        step.swapped_bytes += came_back.moved_bytes
+        return True
 
     def _advance(self, step: Step) -> None:
         """Rule 2, and the work of the step by kind."""
@@ -283,11 +356,15 @@ class Scheduler:
         """Every request knows at any time."""
 
     def check(self) -> None:
-        """Recount invariants 1 to 13 between two decisions; raises InvariantError with the first that does not hold."""
+        """Recount invariants 1 to 13, 22 and 23 between two decisions; raises InvariantError with the first that does
+        not hold."""
         self.allocator.check()
         computed = {state.request.id: state.num_computed_tokens for state in self.running}
         held = self.allocator.held_tokens()
         hold(11, computed == held, f"requests have computed {computed} tokens and hold {held}")
+        waiting = {state.request.id: state.swapped_tokens for state in self.waiting if state.swapped_tokens}
+        on_host = self.allocator.swapped_tokens()
+        hold(23, waiting == on_host, f"requests wait with {waiting} tokens swapped out, {on_host} are on the host")
         check_requests(self.running, self.waiting)
 
 

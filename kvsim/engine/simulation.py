@@ -19,6 +19,7 @@ from simpy.events import EventPriority
 
 from kvsim.engine.alarm import Alarm
 from kvsim.engine.config import EngineConfig
+from kvsim.engine.latency import transfer_ns
 from kvsim.engine.recorder import Recorder
 from kvsim.engine.scheduler import Sampled, Step, StepScheduler
 from kvsim.engine.state import RejectReason, RequestState
@@ -260,6 +261,8 @@ class Simulation:
         self.recorder.step_began(now, step)
         self._observe(step.refusal_shortfall)
         duration_ns = self.config.latency.step_ns(step.prefill_tokens, step.decode_seqs, step.context_tokens)
+        if step.swapped_bytes:
+            duration_ns += transfer_ns(step.swapped_bytes, self.config.swap_bandwidth)
         return step, duration_ns
 
     def _decode(self, now: int, window: Step) -> int:

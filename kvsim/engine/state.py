@@ -30,6 +30,15 @@ class RequestState:
     high_water_tokens = 0
     num_preemptions = 0
     num_recomputed_tokens = 0
+    swapped_tokens = 0
+    """Of those computed so many are on the host, while it waits to be swapped in."""
+    num_swaps = 0
+    num_swap_fallbacks = 0
+    """Preemptions that recomputed, as the host was full."""
+    swapped_out_bytes = 0
+    swapped_in_bytes = 0
+    swap_dropped_bytes = 0
+    """Were on the host and not needed again: the prefix cache still had them, or the request was aborted."""
     was_admitted = False
     admitted_ns: int | None = None
     first_token_ns: int | None = None
@@ -81,4 +90,14 @@ class RequestState:
             self.blocked_ns,
             self.num_preemptions,
             self.num_recomputed_tokens,
+        )
+
+    def swap_row(self) -> tuple[int, ...]:
+        """Of the requests table, the columns about swaps."""
+        return (
+            self.num_swaps,
+            self.num_swap_fallbacks,
+            self.swapped_out_bytes,
+            self.swapped_in_bytes,
+            self.swap_dropped_bytes,
         )

@@ -54,6 +54,7 @@ TIMELINE_COLUMNS = (
     "logical_bytes",
     "window_saving_bytes",
     "shared_saving_bytes",
+    "host_bytes",
     "running",
     "waiting",
     *EVENTS,
@@ -81,6 +82,7 @@ def timeline_frame(rows: Rows, shape: MemoryShape) -> pl.DataFrame:
         "logical_bytes": rows["logical_bytes"],
         "window_saving_bytes": rows["window_saving_bytes"],
         "shared_saving_bytes": rows["logical_bytes"] - rows["window_saving_bytes"] - rows["live_bytes"],
+        "host_bytes": rows["host_blocks"] * shape.block_bytes,
         "running": rows["running"],
         "waiting": rows["waiting"],
         **{name: rows[name] for name in EVENTS},
@@ -107,8 +109,13 @@ REQUEST_COLUMNS: dict[str, Any] = {
     "blocked_ns": pl.Int64,
     "preemptions": pl.Int64,
     "recomputed_tokens": pl.Int64,
+    "swaps": pl.Int64,
+    "swap_fallbacks": pl.Int64,
+    "swapped_out_bytes": pl.Int64,
+    "swapped_in_bytes": pl.Int64,
+    "swap_dropped_bytes": pl.Int64,
 }
-"""One row per request, in order of arrival; `RequestState.row` has the values."""
+"""One row per request, in order of arrival; `RequestState.row` has the values, and `swap_row` those from `swaps` on."""
 
 PRESSURE_COLUMNS: dict[str, Any] = {
     "time_ns": pl.Int64,
@@ -140,7 +147,14 @@ _pressure_row = attrgetter(
 
 
 def requests_frame(states: list[RequestState]) -> pl.DataFrame:
-    return _frame([state.row() for state in states], REQUEST_COLUMNS)
+    """Columns of swaps cost nothing where nobody was preempted."""
+    names = list(REQUEST_COLUMNS)
+    ordinary = {name: REQUEST_COLUMNS[name] for name in names[: names.index("swaps")]}
+    of_swaps = {name: REQUEST_COLUMNS[name] for name in names[names.index("swaps") :]}
+    frame = _frame([state.row() for state in states], ordinary)
+    if any(state.num_preemptions for state in states):
+        return frame.hstack(_frame([state.swap_row() for state in states], of_swaps))
+    return frame.with_columns(pl.lit(0, dtype=dtype).alias(name) for name, dtype in of_swaps.items())
 
 
 def pressure_frame(pressure: list[Pressure]) -> pl.DataFrame:

@@ -24,6 +24,7 @@ LEVEL_COLUMNS = (
     "shared_saving_bytes",
     "padding_bytes",
     "external_bytes",
+    "host_bytes",
     "running",
     "waiting",
 )
@@ -38,6 +39,11 @@ REQUEST_SUMS = (
     "blocked_ns",
     "preemptions",
     "recomputed_tokens",
+    "swaps",
+    "swap_fallbacks",
+    "swapped_out_bytes",
+    "swapped_in_bytes",
+    "swap_dropped_bytes",
 )
 
 _LIMB_BITS = 21

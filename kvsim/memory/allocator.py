@@ -1,5 +1,6 @@
 """All that a scheduler may ask of memory, whoever manages it."""
 
+from collections.abc import Mapping
 from typing import Literal, NamedTuple, Protocol
 
 from kvsim.workload.request import Request
@@ -22,7 +23,8 @@ class Occupancy(NamedTuple):
 
     `live_bytes` counts written slots of allocated blocks, each physical slot once; `padding_bytes` what blocks of
     smaller groups leave empty; `logical_bytes` computed tokens of the requests that hold memory as if nothing were
-    shared or dropped; `window_saving_bytes` those of them whose blocks windows have given back.
+    shared or dropped; `window_saving_bytes` those of them whose blocks windows have given back. `host_blocks` are on
+    the host, of requests that were swapped out.
 
     Of what is allocated and not written, allocators that reserve keep `reserved_bytes` for tokens that their requests
     will still write, and `unused_bytes` for such as they never will. `external_bytes` are free and cannot serve the
@@ -39,11 +41,12 @@ class Occupancy(NamedTuple):
     reserved_bytes: int = 0
     unused_bytes: int = 0
     external_bytes: int = 0
+    host_blocks: int = 0
 
 
-LeastChange = Literal["blocks", "gate", "watermark", "extent"]
-"""What would have let a request in: more free blocks, the first chunk alone sufficing, no spare blocks asked for, or
-all that is free in one piece."""
+LeastChange = Literal["blocks", "gate", "watermark", "extent", "reservation"]
+"""What would have let a request in: more free blocks, the first chunk alone sufficing, no spare blocks asked for, all
+that is free in one piece, or nothing promised to it and to those that run."""
 
 
 class Shortfall(NamedTuple):
@@ -61,6 +64,13 @@ class Shortfall(NamedTuple):
     slack_bytes: int
     least_change: LeastChange
     external_bytes: int = 0
+
+
+class SwappedIn(NamedTuple):
+    """Bytes that came back from the host, and those dropped there as the prefix cache still had them."""
+
+    moved_bytes: int
+    dropped_bytes: int
 
 
 class Memory(Protocol):
@@ -104,7 +114,14 @@ class Allocator(Memory, Protocol):
     def why_not_admitted(
         self, request: Request, hit: Hit, num_tokens: int, must_fit_tokens: int | None, spare_blocks: int
     ) -> Shortfall:
-        """Asked right after `admit` refused the same."""
+        """Asked right after `admit` or `swap_in` refused the same; where they would not, nothing is missing."""
+        ...
+
+    def promised_blocks(self, promised_tokens: Mapping[int, int], request: Request, hit: Hit, num_tokens: int) -> int:
+        """Free blocks that it takes for all to get what they have been promised, or may still come to take.
+
+        `promised_tokens` has the tokens of each admitted request, `num_tokens` are those of one that has only its hit.
+        """
         ...
 
     def why_not_grown(self, request: Request, num_tokens: int) -> Shortfall:
@@ -122,6 +139,30 @@ class Allocator(Memory, Protocol):
         """Take back all that an admitted request holds."""
         ...
 
+    def swap_out(self, request: Request, num_computed_tokens: int) -> int | None:
+        """Move what is written of an admitted request to the host, and free it; how many bytes move.
+
+        None, and nothing has changed, where the host has no room for all of it.
+        """
+        ...
+
+    def swap_in(
+        self, request: Request, hit: Hit, num_tokens: int, must_fit_tokens: int | None, spare_blocks: int
+    ) -> SwappedIn | None:
+        """As `admit`, for a request that was swapped out: what its hit does not have comes back from the host.
+
+        None, and nothing has changed, where `admit` would refuse.
+        """
+        ...
+
+    def drop_swapped(self, request: Request) -> int:
+        """Forget a request that was swapped out and will not come back; how many bytes are dropped."""
+        ...
+
+    def swapped_tokens(self) -> dict[int, int]:
+        """Tokens on the host of each request that was swapped out."""
+        ...
+
     def held_tokens(self) -> dict[int, int]:
         """Tokens that each admitted request has room for."""
         ...
@@ -129,3 +170,24 @@ class Allocator(Memory, Protocol):
     def check(self) -> None:
         """Recount everything from scratch; raises InvariantError with the first invariant that does not hold."""
         ...
+
+
+class StaysOnDevice:
+    """What is left of the protocol for allocators that swap nothing out and make no promises."""
+
+    def swap_out(self, request: Request, num_computed_tokens: int) -> int | None:
+        return None
+
+    def swap_in(
+        self, request: Request, hit: Hit, num_tokens: int, must_fit_tokens: int | None, spare_blocks: int
+    ) -> SwappedIn | None:
+        raise AssertionError("nothing was swapped out")
+
+    def drop_swapped(self, request: Request) -> int:
+        raise AssertionError("nothing was swapped out")
+
+    def swapped_tokens(self) -> dict[int, int]:
+        return {}
+
+    def promised_blocks(self, promised_tokens: Mapping[int, int], request: Request, hit: Hit, num_tokens: int) -> int:
+        raise AssertionError("nothing is promised here")

@@ -17,7 +17,7 @@ from collections.abc import Callable
 from attrs import define, field, frozen
 
 from kvsim.invariants import hold
-from kvsim.memory.allocator import Hit, LeastChange, Occupancy, Shortfall
+from kvsim.memory.allocator import Hit, LeastChange, Occupancy, Shortfall, StaysOnDevice
 from kvsim.memory.extents import PLACEMENTS, Extent
 from kvsim.rules import between
 from kvsim.workload.generate.streams import random_stream
@@ -91,7 +91,7 @@ class Reservation:
         return max(0, self.extent.size - self.final_tokens)
 
 
-class ReservingAllocator:
+class ReservingAllocator(StaysOnDevice):
     """Extents out of a pool of `num_slots` slots of `token_bytes`, shown as blocks of one token; no null block.
 
     `reserve` is a name of RESERVE and `placement` one of PLACEMENTS. With "predicted", `prediction` says how long the

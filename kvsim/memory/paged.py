@@ -7,13 +7,14 @@ Rule numbers are those of tests/golden/vllm_scheduler/README.md. The table of on
       null     shared      already there    this step      tail slack
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 from attrs import define, field
 
 from kvsim.invariants import hold
-from kvsim.memory.allocator import Hit, LeastChange, Occupancy, Shortfall
+from kvsim.memory.allocator import Hit, LeastChange, Occupancy, Shortfall, SwappedIn
 from kvsim.memory.groups import LayerGroup, blocks_of_window, longest_common_hit
+from kvsim.memory.host_pool import HostPool, SwappedOut
 from kvsim.memory.pool import NULL_BLOCK, BlockPool
 from kvsim.memory.prefix import PrefixTree, block_keys
 from kvsim.model.attention import Attention
@@ -50,7 +51,7 @@ class PagedAllocator:
     `block_bytes` is the size of a block, of which each group fills `block_size x token_bytes`. The gate counts
     windows up to `max_num_batched_tokens` and `max_model_len` (rule 28). `retention_interval` is vLLM's
     `prefix_cache_retention_interval`: which blocks of sliding windows get a key (rule 32). `eviction` is a policy of
-    `eviction.py`.
+    `eviction.py`. Requests can be swapped out to `host_blocks` blocks on the host.
     """
 
     moved_bytes = 0
@@ -67,11 +68,13 @@ class PagedAllocator:
         max_model_len: int = 2**40,
         retention_interval: int | None = 0,
         eviction: str = "lru",
+        host_blocks: int = 0,
     ) -> None:
         assert block_size >= 1, "a block holds at least one token"
         self.block_size = block_size
         self.groups = groups
         self.pool = BlockPool(num_blocks, eviction)
+        self.host = HostPool(host_blocks)
         self.holdings: dict[int, Holding] = {}
         self.block_bytes = block_bytes or block_size * max(group.token_bytes for group in groups)
         self.max_num_batched_tokens = max_num_batched_tokens
@@ -87,6 +90,8 @@ class PagedAllocator:
         self._kinds: dict[Attention, list[int]] = {}
         for number, group in sorted(enumerate(groups), key=lambda pair: pair[1].attention.kind != "full"):
             self._kinds.setdefault(group.attention, []).append(number)
+        self._is_plain = [group.attention.kind for group in groups] == ["full"]
+        self._in_use = [0] * len(groups)
         self._live_bytes = 0
         self._padding_held = 0
         self._logical_bytes = 0
@@ -115,12 +120,19 @@ class PagedAllocator:
         return min(self.blocks_for(num_tokens), most)
 
     def find_hit(self, request: Request, num_known_tokens: int) -> Hit:
-        """Rules 17, 18, 29 and 30: whole blocks, the last token never included."""
+        """Rules 17, 18, 29 and 30: whole blocks, the last token never included.
+
+        With windows, all of a request that was swapped out comes from the host: hits end where a later prompt can be
+        resumed, and not where a request stopped.
+        """
+        swapped = None if self._is_plain else self.host.get(request.id)
+        if swapped is not None:
+            return Hit(0, tuple([NULL_BLOCK] * first for first in swapped.first_blocks))
         if self._tree is None:
             return Hit(0, tuple([] for _ in self.groups))
         keys, pool = self._request_keys(request), self.pool
         most = num_known_tokens - 1
-        if len(self.groups) == 1 and self.groups[0].attention.kind == "full":
+        if self._is_plain:
             # The usual case, and looked up again in every step that the head of the queue is refused.
             blocks = pool.find(keys[: most // self.block_size])
             return Hit(len(blocks) * self.block_size, (blocks,))
@@ -150,10 +162,14 @@ class PagedAllocator:
             self._padding_held,
             self._logical_bytes,
             self._window_saving_bytes,
+            host_blocks=self.host.num_used,
         )
 
     def held_tokens(self) -> dict[int, int]:
         return {id: holding.num_tokens for id, holding in self.holdings.items()}
+
+    def swapped_tokens(self) -> dict[int, int]:
+        return self.host.held_tokens()
 
     # actions
 
@@ -205,6 +221,63 @@ class PagedAllocator:
             self._count_allocated(number, -freed, self.block_size)
             self._window_saving_bytes -= table.num_dropped * self.block_size * token_bytes
         self._logical_bytes -= holding.num_tokens * self.token_bytes
+
+    def swap_out(self, request: Request, num_computed_tokens: int) -> int | None:
+        """All blocks with written tokens move, shared ones too, as others may have given them back before it returns.
+
+        On the device they are freed like any others, so those that have a key can still be found.
+        """
+        end = self.blocks_for(num_computed_tokens)
+        firsts = tuple(
+            max(table.num_dropped, self._num_passed_blocks(group.attention, num_computed_tokens))
+            for group, table in zip(self.groups, self.holdings[request.id].tables, strict=True)
+        )
+        num_blocks = sum(max(0, end - first) for first in firsts)
+        if not self.host.put(request.id, SwappedOut(num_computed_tokens, firsts, num_blocks)):
+            return None
+        self.free(request)
+        return num_blocks * self.block_bytes
+
+    def swap_in(
+        self, request: Request, hit: Hit, num_tokens: int, must_fit_tokens: int | None, spare_blocks: int
+    ) -> SwappedIn | None:
+        swapped = self.host.get(request.id)
+        assert swapped is not None, "it was swapped out"
+        if not self.admit(request, hit, num_tokens, must_fit_tokens, spare_blocks):
+            return None
+        num_moved = swapped.num_blocks
+        if self._is_plain:
+            num_moved = max(0, num_moved - len(hit.tables[0]))
+        else:
+            # Counted as if written from the first token on, which windows had passed.
+            for group, table in zip(self.groups, self.holdings[request.id].tables, strict=True):
+                self._live_bytes -= table.num_dropped * self.block_size * group.token_bytes
+        num_dropped = self.host.give_back(request.id, num_moved)
+        return SwappedIn(num_moved * self.block_bytes, num_dropped * self.block_bytes)
+
+    def drop_swapped(self, request: Request) -> int:
+        return self.host.give_back(request.id, 0) * self.block_bytes
+
+    def promised_blocks(self, promised_tokens: Mapping[int, int], request: Request, hit: Hit, num_tokens: int) -> int:
+        """Exact with full attention: what each is promised beyond what it holds, and a block that is shared is held.
+
+        Windows give blocks back, but not those that others hold as well: of them each request counts with the most
+        that it can hold at a time, less what all hold together.
+        """
+        need = 0
+        for number, (group, blocks) in enumerate(zip(self.groups, hit.tables, strict=True)):
+            attention = group.attention
+            if attention.kind == "full":
+                need += self.pool.num_idle(blocks) + self.blocks_for(num_tokens) - len(blocks)
+                for id, promised in promised_tokens.items():
+                    need += max(0, self.blocks_for(promised) - len(self.holdings[id].tables[number].blocks))
+            else:
+                # A chunk that begins inside a block takes one more than rule 28 says.
+                most = attention.max_blocks(self.max_model_len, self.max_num_batched_tokens, self.block_size)
+                most += attention.kind == "chunked_local"
+                each = (num_tokens, *promised_tokens.values())
+                need += sum(min(self.blocks_for(tokens), most) for tokens in each) - self._in_use[number]
+        return need
 
     def why_not_admitted(
         self, request: Request, hit: Hit, num_tokens: int, must_fit_tokens: int | None, spare_blocks: int
@@ -279,6 +352,7 @@ class PagedAllocator:
         """Blocks of a group that came (or went, if negative), each with so many written slots."""
         self._live_bytes += num_blocks * written_slots * self.groups[number].token_bytes
         self._padding_held += num_blocks * self._padding_bytes[number]
+        self._in_use[number] += num_blocks
 
     # keys
 
@@ -321,8 +395,9 @@ class PagedAllocator:
                 yield index
 
     def check(self) -> None:
-        """Recount invariants 1 to 10 from the tables and the contents."""
+        """Recount invariants 1 to 10 and 22 from the tables and the contents."""
         self.pool.check()
+        self.host.check()
         counts = [0] * self.pool.num_blocks
         owner: dict[int, int] = {}
         written: dict[int, int] = {}
@@ -339,6 +414,8 @@ class PagedAllocator:
         hold(6, counts == recounted, "reference counts do not agree with the tables")
         live = sum(slots * self.groups[owner[block]].token_bytes for block, slots in written.items())
         hold(9, live == self._live_bytes, f"{live} bytes are written, counted {self._live_bytes}")
+        in_use = [list(owner.values()).count(number) for number in range(len(self.groups))]
+        hold(9, in_use == self._in_use, f"{in_use} blocks of each group are in use, counted {self._in_use}")
         padding = sum(self._padding_bytes[number] for number in owner.values())
         hold(9, padding == self._padding_held, f"{padding} bytes are padding, counted {self._padding_held}")
         logical = sum(holding.num_tokens for holding in self.holdings.values()) * self.token_bytes

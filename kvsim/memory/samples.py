@@ -19,7 +19,7 @@ from collections import Counter
 from attrs import define
 
 from kvsim.invariants import hold
-from kvsim.memory.allocator import Hit, LeastChange, Occupancy, Shortfall
+from kvsim.memory.allocator import Hit, LeastChange, Occupancy, Shortfall, StaysOnDevice
 from kvsim.memory.beams import Beams
 from kvsim.memory.pool import BlockPool
 from kvsim.workload.request import Request
@@ -45,7 +45,7 @@ class Group:
     num_tokens: int = 0
 
 
-class SampleAllocator:
+class SampleAllocator(StaysOnDevice):
     """Every request has `num_seqs` sequences of equal length, which are admitted and freed together.
 
     Numbers of tokens are those of each sequence. Without `sharing` each has all blocks of its own from the start, into

@@ -6,6 +6,7 @@ from attrs import evolve
 
 from kvsim.engine.latency import LatencyModel
 from kvsim.engine.tables import MemoryShape
+from kvsim.engine.totals import Totals
 from kvsim.model.geometry import ModelGeometry
 from kvsim.model.plan import KVCachePlan, Worker, missing_bytes
 from kvsim.study.scenario import Scenario
@@ -32,6 +33,7 @@ def notes_on(
     yield from _on_step_times(scenario, shape)
     yield from _on_workload(scenario)
     yield from _on_outputs(scenario)
+    yield from _on_pressure(scenario, shape, max_model_len)
 
 
 def _on_lengths(geometry: ModelGeometry, max_model_len: int, blocks: KVCachePlan, worker: Worker) -> Iterator[str]:
@@ -113,6 +115,35 @@ def _on_outputs(scenario: Scenario) -> Iterator[str]:
         yield (
             "Which beams go on is drawn: each picks its parent among all beams with the chance of "
             "workload.beam_concentration, else it goes on from its own. What is shared depends on it."
+        )
+
+
+def _on_pressure(scenario: Scenario, shape: MemoryShape, max_model_len: int) -> Iterator[str]:
+    engine = scenario.engine
+    if engine.preemption == "swap":
+        yield (
+            "engine.preemption is swap, as vLLM V0 did; vLLM V1 only recomputes. Blocks are taken to move at "
+            f"{engine.swap_bandwidth / 10**9:,.4g} GB/s, and a step waits for them."
+        )
+        if engine.swap_space < shape.block_bytes:
+            yield (
+                f"engine.swap_space = {format_bytes(engine.swap_space)} has no room for a block of "
+                f"{format_bytes(shape.block_bytes)}: every preemption recomputes."
+            )
+    if engine.admission == "worst_case" and engine.max_output_tokens is None:
+        yield (
+            "engine.admission is worst_case, and engine.max_output_tokens is not given: every request is taken to "
+            f"grow to max_model_len = {max_model_len:,} tokens."
+        )
+
+
+def notes_on_swap(scenario: Scenario, totals: Totals) -> Iterator[str]:
+    """What a run has found out about its host pool."""
+    fallbacks = totals.sums["swap_fallbacks"]
+    if scenario.engine.preemption == "swap" and fallbacks:
+        yield (
+            f"The host pool of {format_bytes(scenario.engine.swap_space)} had no room for {fallbacks:,} of "
+            f"{totals.sums['preemptions']:,} preempted requests, which were computed again instead."
         )
 
 

@@ -105,8 +105,9 @@ def _memory_rows(results: Results) -> list[Row]:
         "logical": "computed tokens as if nothing were shared or dropped",
         "window_saving": "dropped by windows",
         "shared_saving": "held once for several requests",
+        "host": "on the host, of requests that were swapped out",
     }
-    only_where_there_is_any = {"padding", "reserved", "unused", "external", "window_saving"}
+    only_where_there_is_any = {"padding", "reserved", "unused", "external", "window_saving", "host"}
     levels = [
         Row(
             level.replace("_", " "),
@@ -196,6 +197,12 @@ def _request_rows(results: Results) -> list[Row]:
             f"preemptions: {metrics['preemptions']:,}; tokens computed again: {metrics['recomputed_tokens']:,}",
         ),
         *_moves(metrics),
+        _counted(
+            "swapped",
+            metrics["swaps"],
+            f"times, {_bytes(metrics['swapped_out_bytes'])} out and {_bytes(metrics['swapped_in_bytes'])} back in; "
+            f"computed again as the host was full: {metrics['swap_fallbacks']:,} times",
+        ),
         Row(
             "prefix hits",
             _share(metrics["hit_share"]),
@@ -226,6 +233,8 @@ def _request_rows(results: Results) -> list[Row]:
         Row("simulated", _time(metrics["duration_ns"]), "", f"{metrics['steps']:,} engine steps"),
     ]
     rare = {"cut", "aborted", "unfinished"}
+    if not metrics["swap_fallbacks"]:
+        rare.add("swapped")
     return [row for row in rows if row.name not in rare or row.figure != "0"]
 
 

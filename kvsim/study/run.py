@@ -7,25 +7,20 @@ from itertools import chain
 from typing import Any
 
 from kvsim import __version__
-from kvsim.engine.clocked import ClockedScheduler, can_be_clocked
 from kvsim.engine.collect import collect
 from kvsim.engine.results import Results
-from kvsim.engine.scheduler import Sampled, Scheduler, StepScheduler
+from kvsim.engine.scheduler import Sampled
 from kvsim.engine.simulation import FollowUps, Simulation
 from kvsim.engine.tables import Tables, TablesInMemory
 from kvsim.engine.totals import Totals
 from kvsim.engine.unshared import UnsharedLevel, UnsharedTotals
 from kvsim.errors import ScenarioError
-from kvsim.memory.chains import ChainAllocator
-from kvsim.memory.contiguous import Prediction, ReservingAllocator
-from kvsim.memory.extents import DEFAULT_PLACEMENT
-from kvsim.memory.paged import PagedAllocator
 from kvsim.memory.samples import SampleAllocator
 from kvsim.rules import Contradiction
-from kvsim.study.notes import notes_on_rows
-from kvsim.study.outputs import grouped_scheduler, is_grouped
+from kvsim.study.notes import notes_on_rows, notes_on_swap
 from kvsim.study.plan import Plan, plan
 from kvsim.study.scenario import Scenario, scenario_dict
+from kvsim.study.schedulers import scheduler_of
 from kvsim.workload.outputs import SampleTraffic, sample_requests
 from kvsim.workload.request import Request
 from kvsim.workload.traces import SkippedRows, Trace
@@ -54,7 +49,7 @@ def simulate(
     skipped = SkippedRows()
     tables = TablesInMemory() if tables is None else tables
     totals = Totals(planned.shape, planned.worst_case_bytes)
-    scheduler = _scheduler(scenario, planned)
+    scheduler = scheduler_of(scenario, planned)
     level = UnsharedLevel(scheduler.memory) if isinstance(scheduler.memory, SampleAllocator) else None
     if scenario.sample_sharing is not None:
         totals.unshared = UnsharedTotals() if level is None else level.totals
@@ -85,51 +80,9 @@ def simulate(
         description=_describe(scenario, planned),
         totals=totals,
         tables=tables,
-        notes=(*planned.notes, *notes_on_rows(skipped)),
+        notes=(*planned.notes, *notes_on_rows(skipped), *notes_on_swap(scenario, totals)),
         stalled=simulation.stalled,
     )
-
-
-def _scheduler(scenario: Scenario, planned: Plan) -> StepScheduler:
-    """By chains of blocks and windows of steps where these say all there is to say, else block by block."""
-    memory, shape = scenario.memory, planned.shape
-    watermark_blocks = int(memory.watermark * shape.num_blocks)
-    if memory.allocator != "paged":
-        reserving = ReservingAllocator(
-            shape.num_blocks,
-            memory.allocator,
-            memory.placement or DEFAULT_PLACEMENT,
-            planned.max_model_len,
-            token_bytes=shape.token_bytes,
-            prediction=Prediction(memory.prediction_error or 0.0, scenario.seed),
-        )
-        return Scheduler(planned.engine, reserving, watermark_blocks)
-    sharing = scenario.sample_sharing
-    if sharing is not None and is_grouped(sharing):
-        return grouped_scheduler(scenario.workload, sharing, planned.engine, shape, watermark_blocks, scenario.seed)
-    kinds = [group.attention.kind for group in planned.groups]
-    plain = kinds == ["full"] and memory.eviction == "lru" and not memory.block_ids
-    if plain and can_be_clocked(planned.engine, shape.block_size):
-        chains = ChainAllocator(
-            shape.num_blocks,
-            shape.block_size,
-            memory.prefix_sharing,
-            token_bytes=shape.token_bytes,
-            block_bytes=shape.block_bytes,
-        )
-        return ClockedScheduler(planned.engine, chains, watermark_blocks)
-    paged = PagedAllocator(
-        shape.num_blocks,
-        shape.block_size,
-        memory.prefix_sharing,
-        groups=planned.groups,
-        block_bytes=shape.block_bytes,
-        max_num_batched_tokens=planned.engine.max_num_batched_tokens,
-        max_model_len=planned.max_model_len,
-        retention_interval=memory.retention_interval,
-        eviction=memory.eviction,
-    )
-    return Scheduler(planned.engine, paged, watermark_blocks)
 
 
 def _requests(scenario: Scenario, skipped: SkippedRows) -> tuple[Iterator[Request], FollowUps | None]:

@@ -1,12 +1,13 @@
 """The scenario file: one question in TOML, one frozen class a table, every problem reported at once."""
 
 import stat
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, Literal
 
 from attrs import evolve, field, frozen, validators
 
+from kvsim.engine.admission import GATES
 from kvsim.engine.config import EngineConfig
 from kvsim.errors import ScenarioError
 from kvsim.memory.eviction import EVICTION
@@ -149,11 +150,7 @@ class Scenario(Consistent):
         sentences = []
         if isinstance(workload, SeveralOutputs) and isinstance(memory, MemoryTable):
             sentences += sharing_contradicts(workload, memory.sample_sharing, memory.prefix_sharing, engine)
-            sharing = sharing_of(workload, memory.sample_sharing)
-            if is_grouped(sharing) and memory.allocator != "paged":
-                sentences.append(
-                    f"memory.allocator must be paged with sample_sharing = {sharing}, got {memory.allocator}"
-                )
+            sentences += _plain_paging_contradicts(sharing_of(workload, memory.sample_sharing), memory, engine)
         budget = engine.max_num_batched_tokens
         if budget < engine.max_num_seqs:
             sentences.append(
@@ -164,7 +161,32 @@ class Scenario(Consistent):
                 f"engine.max_num_batched_tokens must be >= max_model_len = {engine.max_model_len:,} "
                 f"with enable_chunked_prefill = false, got {budget:,}"
             )
+        if engine.admission == "expected" and engine.expected_output_tokens is None:
+            sentences.append('engine.expected_output_tokens must be given with admission = "expected"')
+        if not engine.scheduler_reserve_full_isl and engine.admission not in (None, "first_chunk"):
+            sentences.append(
+                "engine.scheduler_reserve_full_isl = false contradicts admission = "
+                f'"{engine.admission}": leave one of them out'
+            )
         return sentences
+
+
+def _plain_paging_contradicts(
+    sharing: SampleSharing | None, memory: MemoryTable, engine: EngineConfig
+) -> Iterator[str]:
+    """What is worked out only for the paged allocator, one sequence a request."""
+    if memory.allocator != "paged":
+        other = f"memory.allocator = {memory.allocator}"
+        if is_grouped(sharing):
+            yield f"memory.allocator must be paged with sample_sharing = {sharing}, got {memory.allocator}"
+    elif is_grouped(sharing):
+        other = f"memory.sample_sharing = {sharing}"
+    else:
+        return
+    if engine.preemption == "swap":
+        yield f"engine.preemption must be recompute with {other}, got swap"
+    if engine.admission_policy not in GATES:
+        yield f"engine.admission must be one of {', '.join(GATES)} with {other}, got {engine.admission}"
 
 
 def load_scenario(path: str | Path, overrides: str | Iterable[str] = ()) -> Scenario:

@@ -17,7 +17,7 @@ from cattrs.errors import ForbiddenExtraKeysError, IterableValidationNote
 from cattrs.gen import make_dict_structure_fn, override
 
 from kvsim.rules import Consistent, Contradiction, shown
-from kvsim.units import parse_bytes, parse_duration_ns
+from kvsim.units import parse_bandwidth, parse_bytes, parse_duration_ns
 
 T = TypeVar("T")
 
@@ -29,7 +29,7 @@ _LARGEST_NUMBER = 1e300
 _MOST_ITEMS = 5
 """Of the wrong items of one list, so many are named."""
 
-_PARSERS = {"bytes": parse_bytes, "ns": parse_duration_ns}
+_PARSERS = {"bytes": parse_bytes, "bytes/s": parse_bandwidth, "ns": parse_duration_ns}
 
 
 class StructureError(Exception):

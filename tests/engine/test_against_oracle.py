@@ -5,7 +5,7 @@ from hypothesis import given, settings
 
 from kvsim.memory.eviction import EVICTION
 from tests.check_decisions import first_difference
-from tests.engine.worlds import worlds
+from tests.engine.worlds import pressed_worlds, worlds
 from tests.oracle import Oracle, World
 from tests.replay import replay
 
@@ -36,3 +36,23 @@ def test_every_decision_with_windows_and_several_groups_is_that_of_the_naive_jud
 def test_every_decision_under_another_order_of_eviction_is_that_of_the_naive_judge(eviction: str, world: World) -> None:
     world["config"]["eviction"] = eviction
     assert_decisions_are_those_of_the_naive_judge(world)
+
+
+def assert_decisions_and_moves_are_those_of_the_naive_judge(world: World) -> None:
+    expected = Oracle(world).run(MAX_STEPS)
+    got = replay({**world, "steps": expected["steps"]}, check=True)
+    assert first_difference(expected, got) is None
+    for name in ("swapped_out", "swapped_in", "host"):
+        assert [step[name] for step in got["steps"]] == [step[name] for step in expected["steps"]]
+
+
+@settings(max_examples=3 * settings.default.max_examples)
+@given(pressed_worlds())
+def test_admissions_and_swaps_are_those_of_the_naive_judge(world: World) -> None:
+    assert_decisions_and_moves_are_those_of_the_naive_judge(world)
+
+
+@settings(max_examples=3 * settings.default.max_examples)
+@given(pressed_worlds(windows=True))
+def test_admissions_and_swaps_with_windows_and_several_groups_are_those_of_the_naive_judge(world: World) -> None:
+    assert_decisions_and_moves_are_those_of_the_naive_judge(world)

@@ -236,6 +236,7 @@ def test_figures_of_a_world_with_every_cause_but_preemption() -> None:
         "refusals_for_gate": 4,
         "refusals_for_watermark": 3,
         "refusals_for_extent": 0,
+        "refusals_for_reservation": 0,
         "held_back_by_max_num_seqs": 1,
         "held_back_by_token_budget": 1,
         "held_back_by_preemption": 0,

@@ -29,6 +29,7 @@ LEVELS = {
     "unused_bytes": [0, 10, 0, 0],
     "padding_bytes": [0, 20, 0, 0],
     "external_bytes": [0, 200, 0, 0],
+    "host_bytes": [0, 0, 500, 0],
     "running": [0, 1, 3, 0],
     "waiting": [2, 1, 0, 0],
 }
@@ -54,6 +55,11 @@ def request_row(**changes: Any) -> dict[str, Any]:
         "blocked_ns": 0,
         "preemptions": 0,
         "recomputed_tokens": 0,
+        "swaps": 0,
+        "swap_fallbacks": 0,
+        "swapped_out_bytes": 0,
+        "swapped_in_bytes": 0,
+        "swap_dropped_bytes": 0,
     }
     return {**row, **changes}
 
@@ -61,10 +67,17 @@ def request_row(**changes: Any) -> dict[str, Any]:
 REQUESTS = [
     request_row(),
     request_row(admitted_ns=40, hit_tokens=64, preemptions=2, recomputed_tokens=70, resumed_hit_tokens=32),
-    request_row(outcome="cut", arrival_ns=3, admitted_ns=10, refusals=5, blocked_ns=5, preemptions=1),
+    request_row(outcome="cut", arrival_ns=3, admitted_ns=10, refusals=5, blocked_ns=5, preemptions=1, swap_fallbacks=1),
     request_row(outcome="timed_out", admitted_ns=None, refusals=1, blocked_ns=30),
-    request_row(outcome="aborted", admitted_ns=None, prompt_tokens=160, output_tokens=5, generated_tokens=0),
-    request_row(outcome="unfinished", admitted_ns=40),
+    request_row(
+        outcome="aborted",
+        admitted_ns=None,
+        prompt_tokens=160,
+        output_tokens=5,
+        generated_tokens=0,
+        swap_dropped_bytes=400,
+    ),
+    request_row(outcome="unfinished", admitted_ns=40, swaps=2, swapped_out_bytes=900, swapped_in_bytes=500),
     *(
         request_row(outcome="rejected", reason=reason, admitted_ns=None)
         for reason in ("prompt_too_long", "never_fits", "never_fits", "queue_full")
@@ -83,6 +96,7 @@ PRESSURE = [
     pressure_row("refused", "watermark", 2),
     pressure_row("refused", "extent", 4),
     pressure_row("refused", "blocks", 1),
+    pressure_row("refused", "reservation", 4),
 ]
 HELD_BACK = {"preemption": 2, "max_num_seqs": 7, "token_budget": 4}
 
@@ -127,6 +141,7 @@ EXPECTED: dict[str, Number] = {
     "unused_peak_bytes": 10,
     "padding_peak_bytes": 20,
     "external_peak_bytes": 200,
+    "host_peak_bytes": 500,
     # A level holds until the next row: 400 for 30 ns and 800 for 10 ns are 20,000 byte ns in 50 ns.
     "allocated_mean_bytes": 20_000 / 50,
     "live_mean_bytes": 17_000 / 50,
@@ -140,6 +155,7 @@ EXPECTED: dict[str, Number] = {
     "unused_mean_bytes": 300 / 50,
     "padding_mean_bytes": 600 / 50,
     "external_mean_bytes": 6_000 / 50,
+    "host_mean_bytes": 5_000 / 50,
     "pool_used_peak": 800 / 4000,
     "pool_used_mean": 400 / 4000,
     "utilization": 17 / 20,
@@ -169,6 +185,7 @@ EXPECTED: dict[str, Number] = {
     "refusals_for_gate": 1,
     "refusals_for_watermark": 2,
     "refusals_for_extent": 4,
+    "refusals_for_reservation": 4,
     "blocked_ns": 35,
     "held_back_by_max_num_seqs": 7,
     "held_back_by_token_budget": 4,
@@ -177,6 +194,11 @@ EXPECTED: dict[str, Number] = {
     "preemptions": 3,
     "recomputed_tokens": 70,
     "moved_bytes": 77,
+    "swaps": 2,
+    "swap_fallbacks": 1,
+    "swapped_out_bytes": 900,
+    "swapped_in_bytes": 500,
+    "swap_dropped_bytes": 400,
     "hit_tokens": 64,
     # Four of them were admitted, with 100 prompt tokens each.
     "hit_share": 64 / 400,

@@ -48,15 +48,15 @@ def test_each_instant_has_one_row_with_its_last_levels() -> None:
         recorder.arrived(5, state)
     recorder.observe(5, Occupancy(1, 2, 6, 4, 1, 8, 3), 1)
     recorder.step_began(5, Step(admitted=[(states[0], Hit(0, ([],)))]))
-    recorder.observe(5, Occupancy(2, 1, 6, 7, 2, 9, 5, 11, 12, 13), 2)
+    recorder.observe(5, Occupancy(2, 1, 6, 7, 2, 9, 5, 11, 12, 13, 14), 2)
     for state in states[1:]:
         recorder.left(8, state, "aborted", was_running=False)
     recorder.observe(8, EMPTY, 0)
     assert (*Occupancy._fields, "running", "waiting") == LEVELS
     assert levels(recorder.take_rows()) == [
-        (0, 0, 0, 9, 0, 0, 0, 0, 0, 0, 0, 0, 0),
-        (5, 2, 1, 6, 7, 2, 9, 5, 11, 12, 13, 2, 2),
-        (8, 0, 0, 9, 0, 0, 0, 0, 0, 0, 0, 0, 0),
+        (0, 0, 0, 9, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0),
+        (5, 2, 1, 6, 7, 2, 9, 5, 11, 12, 13, 14, 2, 2),
+        (8, 0, 0, 9, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0),
     ]
 
 

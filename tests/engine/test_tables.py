@@ -38,9 +38,7 @@ def test_levels_become_bytes() -> None:
     recorder = Recorder()
     recorder.observe(0, Occupancy(0, 0, 10, 0, 0, 0, 0), 0)
     recorder.arrived(7, make_state(0))
-    recorder.observe(
-        7, Occupancy(5, 2, 3, 1700, 100, 2900, 400, reserved_bytes=50, unused_bytes=30, external_bytes=70), 2
-    )
+    recorder.observe(7, Occupancy(5, 2, 3, 1700, 100, 2900, 400, 50, 30, external_bytes=70, host_blocks=6), 2)
     row = timeline_frame(recorder.take_rows(), SHAPE).row(1, named=True)
     assert {name: value for name, value in row.items() if name not in EVENTS} == {
         "time_ns": 7,
@@ -58,6 +56,7 @@ def test_levels_become_bytes() -> None:
         "logical_bytes": 2900,
         "window_saving_bytes": 400,
         "shared_saving_bytes": 800,
+        "host_bytes": 2400,
         "running": 2,
         "waiting": 1,
     }

@@ -165,6 +165,7 @@ REQUESTS = make_requests(
         make_request_row(arrival_ns=3, admitted_ns=3, prompt_tokens=20, refusals=2, blocked_ns=7, preemptions=1),
         make_request_row(admitted_ns=None, prompt_tokens=40, outcome="rejected", reason="never_fits"),
         make_request_row(arrival_ns=5, admitted_ns=6, prompt_tokens=80, preemptions=3, recomputed_tokens=60),
+        make_request_row(preemptions=2, swaps=1, swap_fallbacks=1, swapped_out_bytes=70, swapped_in_bytes=50),
         make_request_row(admitted_ns=None, prompt_tokens=160, outcome="rejected", reason="queue_full"),
         make_request_row(admitted_ns=None, prompt_tokens=320, outcome="timed_out", refusals=1, blocked_ns=11),
     ]
@@ -184,13 +185,18 @@ def test_requests_are_counted_and_added_up() -> None:
         "resumed_hit_tokens": 0,
         "refusals": 3,
         "blocked_ns": 18,
-        "preemptions": 4,
+        "preemptions": 6,
         "recomputed_tokens": 60,
+        "swaps": 1,
+        "swap_fallbacks": 1,
+        "swapped_out_bytes": 70,
+        "swapped_in_bytes": 50,
+        "swap_dropped_bytes": 0,
     }
-    assert (totals.num_requests, totals.num_refused, totals.num_preempted) == (6, 2, 2)
-    assert totals.outcomes == {"finished": 3, "rejected": 2, "timed_out": 1}
+    assert (totals.num_requests, totals.num_refused, totals.num_preempted) == (7, 2, 3)
+    assert totals.outcomes == {"finished": 4, "rejected": 2, "timed_out": 1}
     assert totals.reasons == {"never_fits": 1, "queue_full": 1}
-    assert (totals.admitted_prompt_tokens, totals.waits.to_list()) == (110, [7, 0, 1])
+    assert (totals.admitted_prompt_tokens, totals.waits.to_list()) == (110, [7, 0, 1, 0])
 
 
 def test_steps_that_refused_are_added_up_by_cause_and_preemptions_are_none_of_them() -> None:

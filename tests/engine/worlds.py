@@ -11,6 +11,9 @@ from hypothesis import strategies as st
 
 from tests.oracle import World
 
+UNLIMITED = 10_000
+"""Blocks on the host: more than are ever there."""
+
 Runs = list[list[int]]
 Groups = list[dict[str, Any]]
 
@@ -117,3 +120,21 @@ def worlds(draw: st.DrawFn, windows: bool = False) -> World:
             request["abort_step"] = arrival + draw(st.integers(0, 12))
         requests.append(request)
     return {"config": config, "requests": requests}
+
+
+@st.composite
+def pressed_worlds(draw: st.DrawFn, windows: bool = False, **fixed: Any) -> World:
+    """The same with policies of admission, and swap to a host that has room for all, for some or for nothing."""
+    world = draw(worlds(windows))
+    config = world["config"]
+    block_size = config["block_size"]
+    config |= {
+        "admission": draw(st.sampled_from([None, "first_chunk", "known", "worst_case", "expected"])),
+        "max_output_tokens": draw(st.none() | lengths(block_size, 3)),
+        "expected_output_tokens": draw(lengths(block_size, 2)),
+        "admission_margin": draw(st.sampled_from([0.0, 0.1, 0.5, 1.0])),
+        "preemption": draw(st.sampled_from(["swap", "swap", "swap", "recompute"])),
+        "host_blocks": draw(st.just(UNLIMITED) | st.integers(0, 12)),
+        **fixed,
+    }
+    return world

@@ -17,8 +17,9 @@ from kvsim.study.files import TablesInFiles, read_results, tables_of, write_resu
 from kvsim.study.plan import plan
 from kvsim.study.plots import plot_memory
 from kvsim.study.results_table import results_table
-from kvsim.study.run import _requests, _scheduler, simulate
+from kvsim.study.run import _requests, simulate
 from kvsim.study.scenario import load_scenario
+from kvsim.study.schedulers import scheduler_of
 from kvsim.study.sweep import sweep
 from kvsim.workload.traces import SkippedRows
 from tests.study.checks import check_conservation
@@ -141,7 +142,7 @@ def test_the_pool_has_the_bytes_of_the_paged_one_and_no_null_block(memory: tuple
 def test_the_scheduler_goes_step_by_step_over_what_the_scenario_names(tmp_path: Path) -> None:
     overrides = ("memory.allocator=pow2", "memory.placement=best_fit", "memory.watermark=0.1")
     scenario = load_scenario(write_scenario(tmp_path), overrides)
-    scheduler = _scheduler(scenario, plan(scenario))
+    scheduler = scheduler_of(scenario, plan(scenario))
     assert isinstance(scheduler, Scheduler)
     assert isinstance(scheduler.allocator, ReservingAllocator)
     assert type(scheduler.allocator.extents).__name__ == "BestFit"

@@ -215,6 +215,7 @@ def test_columns_and_types_of_the_tables(results: Results, tmp_path: Path) -> No
         "logical_bytes",
         "window_saving_bytes",
         "shared_saving_bytes",
+        "host_bytes",
         "running",
         "waiting",
         "arrived",

@@ -22,8 +22,9 @@ from kvsim.memory.eviction import EVICTION
 from kvsim.model.catalogue import catalogue
 from kvsim.study.files import write_results
 from kvsim.study.plan import plan
-from kvsim.study.run import _scheduler, simulate
+from kvsim.study.run import simulate
 from kvsim.study.scenario import load_scenario
+from kvsim.study.schedulers import scheduler_of
 from kvsim.study.sweep import sweep
 from tests.study.checks import check_conservation
 from tests.study.makers import TINY, TINY_TRACE, write_scenario
@@ -100,7 +101,7 @@ def test_every_order_of_eviction_runs_and_conserves(tmp_path: Path, eviction: st
 def test_only_the_engines_own_order_of_eviction_goes_by_chains_of_blocks(tmp_path: Path) -> None:
     def form(*overrides: str) -> type[object]:
         scenario = load_scenario(write_scenario(tmp_path), overrides)
-        return type(_scheduler(scenario, plan(scenario)))
+        return type(scheduler_of(scenario, plan(scenario)))
 
     assert form() is form("memory.eviction=lru") is ClockedScheduler
     assert {form(f"memory.eviction={name}") for name in EVICTION if name != "lru"} == {Scheduler}
@@ -441,6 +442,9 @@ def worlds(draw: st.DrawFn) -> tuple[str, ...]:
         f"engine.long_prefill_token_threshold={draw(st.sampled_from([0, 3, 16]))}",
         f"engine.scheduler_reserve_full_isl={draw(st.sampled_from(['true', 'false']))}",
         f"engine.reject_unservable={draw(st.sampled_from(['true', 'false']))}",
+        *draw(
+            st.sampled_from([(), ("engine.preemption=swap", "engine.swap_space=1 KiB"), ("engine.preemption=swap",)])
+        ),
         *draw(st.sampled_from([(), ("engine.timeout=50 ms",), ("engine.timeout=1 s", "engine.max_waiting=3")])),
     )
 
@@ -510,12 +514,15 @@ def test_public_traces_replay_to_the_end(shared: Path, replay: str) -> None:
         ("engine.long_prefill_token_threshold=8",),
         ("memory.block_ids=true",),
         ("model={config='gemma-3-1b'}",),
+        ("engine.preemption=swap",),
+        ("engine.admission=worst_case",),
+        ("engine.admission=expected", "engine.expected_output_tokens=9"),
     ],
-    ids=["priority", "capped_prefills", "block_ids", "several_groups"],
+    ids=["priority", "capped_prefills", "block_ids", "several_groups", "swap", "worst_case", "expected"],
 )
 def test_what_chains_and_windows_do_not_know_goes_block_by_block(tmp_path: Path, overrides: tuple[str, ...]) -> None:
     scenario = load_scenario(write_scenario(tmp_path), overrides)
-    assert type(_scheduler(scenario, plan(scenario))) is Scheduler
+    assert type(scheduler_of(scenario, plan(scenario))) is Scheduler
 
 
 @pytest.mark.parametrize(
@@ -525,12 +532,14 @@ def test_what_chains_and_windows_do_not_know_goes_block_by_block(tmp_path: Path,
         "memory.watermark=0.1",
         "engine={max_model_len=64,enable_chunked_prefill=false}",
         "engine.scheduler_reserve_full_isl=false",
+        "engine.admission=first_chunk",
+        "engine.admission=known",
         "engine.fast_forward=false",
     ],
 )
 def test_all_else_goes_in_chains(tmp_path: Path, override: str) -> None:
     scenario = load_scenario(write_scenario(tmp_path), (override,))
-    assert type(_scheduler(scenario, plan(scenario))) is ClockedScheduler
+    assert type(scheduler_of(scenario, plan(scenario))) is ClockedScheduler
 
 
 @pytest.mark.parametrize("override", ["memory.block_ids=true", "engine.fast_forward=false"])
@@ -551,3 +560,92 @@ def test_another_form_leaves_the_same_rows(tmp_path: Path, override: str, waterm
     assert other.metrics == usual.metrics
     for name in ("timeline", "requests", "pressure"):
         assert getattr(other, name).equals(getattr(usual, name))
+
+
+# swap, and what is asked at the door
+
+
+TIGHT = ("workload.rate=1000", "workload.num_requests=200", "memory.num_blocks=17")
+
+
+@pytest.mark.parametrize("gate", ["true", "false"])
+@pytest.mark.parametrize("form", ["memory.block_ids=true", "memory.block_ids=false"])
+def test_the_two_policies_of_vllm_are_what_its_own_key_says(tmp_path: Path, gate: str, form: str) -> None:
+    admission = {"true": "known", "false": "first_chunk"}[gate]
+    small_chunks = ("engine.max_num_batched_tokens=8", *TIGHT, form)
+    by_key = run(tmp_path, f"engine.scheduler_reserve_full_isl={gate}", *small_chunks)
+    by_policy = run(tmp_path, f"engine.admission={admission}", *small_chunks)
+    assert by_policy.metrics == by_key.metrics
+    assert by_policy.metrics["preemptions"]
+    assert bool(by_policy.metrics["refusals_for_gate"]) == (gate == "true")
+
+
+def test_policies_of_admission_side_by_side(tmp_path: Path) -> None:
+    """The further a policy looks ahead, the fewer run and are preempted, and the longer the others wait."""
+    policies = ["first_chunk", "known", "expected", "worst_case"]
+    path = write_scenario(tmp_path)
+    overrides = (*TIGHT, "engine.expected_output_tokens=10", "engine.max_output_tokens=20")
+    table = sweep(path, {"engine.admission": policies}, overrides=overrides, jobs=1).table
+    assert table["engine.admission"].to_list() == policies
+    assert table["outcome"].to_list() == ["finished"] * 4
+    columns = {name: table[name].to_list() for name in ("preemptions", "running_mean", "waited_mean_ns", "refusals")}
+    assert columns["preemptions"][1] > columns["preemptions"][2] > columns["preemptions"][3] == 0
+    assert columns["running_mean"][1] > columns["running_mean"][2] > columns["running_mean"][3]
+    assert columns["waited_mean_ns"][1] < columns["waited_mean_ns"][3]
+    assert all(columns["refusals"])
+    assert [bool(refusals) for refusals in table["refusals_for_reservation"]] == [False, False, True, True]
+    assert {"utilization", "pool_used_mean", "waited_p99_ns", "blocked_ns"} <= set(table.columns)
+
+
+@pytest.mark.parametrize("swap_space", ["1 MiB", "700", "0"])
+def test_swap_conserves_bytes_to_the_end(tmp_path: Path, swap_space: str) -> None:
+    results = run(tmp_path, *TIGHT, "engine.preemption=swap", f"engine.swap_space={swap_space}")
+    check_conservation(results)
+    metrics, timeline = results.metrics, results.timeline
+    assert metrics["preemptions"] == metrics["swaps"] + metrics["swap_fallbacks"] > 0  # type: ignore[operator]
+    assert metrics["swapped_out_bytes"] == metrics["swapped_in_bytes"] + metrics["swap_dropped_bytes"]  # type: ignore[operator]
+    assert (metrics["swapped_out_bytes"] == 0) == (swap_space == "0")
+    # 128 bytes a block: 700 bytes are room for five of them.
+    assert metrics["host_peak_bytes"] <= {"1 MiB": 2**20, "700": 640, "0": 0}[swap_space]  # type: ignore[operator]
+    assert timeline["host_bytes"].max() == metrics["host_peak_bytes"]
+    assert (metrics["recomputed_tokens"] == 0) == (swap_space == "1 MiB")
+    sums = results.requests.select("swapped_out_bytes", "swapped_in_bytes", "swap_dropped_bytes").sum().row(0)
+    assert sums == tuple(metrics[f"swap{name}_bytes"] for name in ("ped_out", "ped_in", "_dropped"))
+    fallbacks = [note for note in results.notes if note.startswith("The host pool of ")]
+    assert bool(fallbacks) == (swap_space != "1 MiB")
+    if fallbacks:
+        assert f" had no room for {metrics['swap_fallbacks']:,} of {metrics['preemptions']:,} preempted" in fallbacks[0]
+
+
+def test_no_room_on_the_host_is_recompute_in_every_row(tmp_path: Path) -> None:
+    swapped = run(tmp_path, *TIGHT, "engine.preemption=swap", "engine.swap_space=0")
+    recomputed = run(tmp_path, *TIGHT)
+    assert swapped.metrics == {**recomputed.metrics, "swap_fallbacks": recomputed.metrics["preemptions"]}
+    assert swapped.timeline.equals(recomputed.timeline)
+    assert swapped.pressure.equals(recomputed.pressure)
+    assert swapped.requests.drop("swap_fallbacks").equals(recomputed.requests.drop("swap_fallbacks"))
+
+
+def test_the_swap_scenario_answers_its_question() -> None:
+    """A token takes 5 us to move and 40 us to compute: what is swapped is through sooner, if the host has room."""
+    swept = sweep(SCENARIOS / "swap_or_recompute.toml", jobs=1)
+    rows = {(row["engine.preemption"], row["engine.swap_space"]): row for row in swept.table.to_dicts()}
+    recompute, small, large = (rows[key] for key in (("recompute", "4 GiB"), ("swap", "256 MiB"), ("swap", "4 GiB")))
+    assert recompute["recomputed_tokens"] > small["recomputed_tokens"] > large["recomputed_tokens"] == 0
+    assert recompute["duration_ns"] > small["duration_ns"] > large["duration_ns"]
+    assert small["swap_fallbacks"] > 0 == large["swap_fallbacks"]
+    assert recompute["swapped_out_bytes"] == 0
+
+
+def test_what_a_reader_should_know_of_swap_and_the_worst_case(tmp_path: Path) -> None:
+    assert run(tmp_path, "engine.preemption=swap").notes[0] == (
+        "engine.preemption is swap, as vLLM V0 did; vLLM V1 only recomputes. Blocks are taken to move at 25 GB/s, and a "
+        "step waits for them."
+    )
+    assert run(tmp_path, "engine.preemption=swap", "engine.swap_space=100").notes[1] == (
+        "engine.swap_space = 100 B has no room for a block of 128 B: every preemption recomputes."
+    )
+    assert run(tmp_path, "engine.admission=worst_case").notes == (
+        "engine.admission is worst_case, and engine.max_output_tokens is not given: every request is taken to grow to "
+        "max_model_len = 128 tokens.",
+    )

@@ -63,6 +63,21 @@ def test_gb_and_gib_are_told_apart(tmp_path: Path, written: str, budget: int) ->
     assert scenario.memory.budget == budget
 
 
+@pytest.mark.parametrize(
+    ("written", "bandwidth"), [("25 GB/s", 25 * 10**9), ("'1.5 GiB / s'", 3 * 2**29), ("1000", 1000)]
+)
+def test_a_bandwidth_is_bytes_per_second(tmp_path: Path, written: str, bandwidth: int) -> None:
+    overrides = f"engine.swap_bandwidth={written}", "engine.swap_space=1 MiB"
+    engine = load_scenario(write_scenario(tmp_path), overrides).engine
+    assert (engine.swap_bandwidth, engine.swap_space) == (bandwidth, 2**20)
+
+
+@pytest.mark.parametrize("admission", ["", "first_chunk"])
+def test_the_gate_may_be_off_by_either_key_or_both(tmp_path: Path, admission: str) -> None:
+    overrides = ["engine.scheduler_reserve_full_isl=false", *([f"engine.admission={admission}"] if admission else [])]
+    assert load_scenario(write_scenario(tmp_path), overrides).engine.admission_policy == "first_chunk"
+
+
 def test_an_override_is_as_good_as_the_file(tmp_path: Path) -> None:
     path = write_scenario(tmp_path)
     overridden = load_scenario(path, ("workload.kind=gamma", "workload.cv=2", "seed=9", "workload.prompt.max=7"))
@@ -129,6 +144,37 @@ def test_all_problems_are_reported_at_once(tmp_path: Path) -> None:
         ("memory.block_size=16.0", "memory.block_size must be a whole number, got 16.0"),
         ("memory.watermark=1.5", "memory.watermark must be between 0 and 1, got 1.5"),
         ("memory.watermark=nan", "memory.watermark must be a number, got nan"),
+        (
+            "engine.admission=max",
+            "engine.admission must be one of first_chunk, known, worst_case, expected, got 'max'",
+        ),
+        ("engine.preemption=drop", "engine.preemption must be one of recompute, swap, got 'drop'"),
+        (
+            "engine.admission=expected",
+            'engine.expected_output_tokens must be given with admission = "expected"',
+        ),
+        (
+            "engine={admission='known',scheduler_reserve_full_isl=false}",
+            'engine.scheduler_reserve_full_isl = false contradicts admission = "known": leave one of them out',
+        ),
+        ("engine.max_output_tokens=0", "engine.max_output_tokens must be between 1 and 1,000,000,000, got 0"),
+        ("engine.admission_margin=-0.1", "engine.admission_margin must be between 0 and 100, got -0.1"),
+        ("engine.swap_space=-1", "engine.swap_space must be between 0 and 1,125,899,906,842,624, got -1"),
+        (
+            "engine.swap_space=much",
+            "engine.swap_space must be a size such as '24 GiB', '24 GB' or a whole number of bytes, got 'much'",
+        ),
+        ("engine.swap_bandwidth=0", "engine.swap_bandwidth must be >= 1, got 0"),
+        (
+            "engine.swap_bandwidth=25 GB",
+            "engine.swap_bandwidth must be a bandwidth such as '25 GB/s' or a whole number of bytes per second, "
+            "got '25 GB'",
+        ),
+        (
+            "engine.swap_bandwidth=25 Gb/s",
+            "engine.swap_bandwidth must be a bandwidth such as '25 GB/s' or a whole number of bytes per second; units "
+            "are B, kB, KB, MB, GB, TB, KiB, MiB, GiB, TiB, got '25 Gb/s'",
+        ),
         ("memory=3", "memory must be a table, got 3"),
         ("memory.allocator=pow3", "memory.allocator must be one of paged, max, pow2, oracle, predicted, got 'pow3'"),
         ("memory.placement=worst_fit", "memory.placement must be one of buddy, first_fit, best_fit, got 'worst_fit'"),
