@@ -141,8 +141,8 @@ MUTATIONS = (
         5,
         SCHEDULER,
         "no cap for who is admitted",
-        "num_new = min(state.num_tokens - hit.num_tokens, cap)",
-        "num_new = state.num_tokens - hit.num_tokens",
+        "num_new = min(state.num_tokens - computed, cap)",
+        "num_new = state.num_tokens - computed",
     ),
     Mutation(
         6,
@@ -253,9 +253,9 @@ MUTATIONS = (
         9,
         SCHEDULER,
         "those behind a refused head are tried",
-        """why_not_admitted(*asked)
+        """state, shortfall
                 return""",
-        """why_not_admitted(*asked)
+        """state, shortfall
                 self.waiting.pop(), self._admit_waiting(step, budget, cap), self.waiting.put_back(state)
                 return""",
     ),
@@ -270,8 +270,8 @@ MUTATIONS = (
         9,
         SCHEDULER,
         "a resumed request computes its prompt only",
-        "num_new = min(state.num_tokens - hit.num_tokens, cap)",
-        "num_new = min(max(1, state.request.prompt_tokens - hit.num_tokens), cap)",
+        "num_new = min(state.num_tokens - computed, cap)",
+        "num_new = min(max(1, state.request.prompt_tokens - computed), cap)",
     ),
     Mutation(
         10,
@@ -298,29 +298,29 @@ MUTATIONS = (
         12,
         SCHEDULER,
         "the gate is always open",
-        "must_fit = state.num_tokens if config.scheduler_reserve_full_isl else None",
-        "must_fit = None",
+        "demand.must_fit_tokens, spare",
+        "None, spare",
     ),
     Mutation(
         12,
         SCHEDULER,
         "the gate is there although it is off",
-        "must_fit = state.num_tokens if config.scheduler_reserve_full_isl else None",
-        "must_fit = state.num_tokens",
+        "demand.must_fit_tokens, spare",
+        "state.num_tokens, spare",
     ),
     Mutation(
         12,
         SCHEDULER,
         "the gate does not count what was generated",
-        "must_fit = state.num_tokens if",
-        "must_fit = state.request.prompt_tokens if",
+        "demand.must_fit_tokens, spare",
+        "demand.must_fit_tokens and state.request.prompt_tokens, spare",
     ),
     Mutation(
         12,
         SCHEDULER,
         "the gate counts output still to come",
-        "must_fit = state.num_tokens if",
-        "must_fit = state.stop_tokens if",
+        "demand.must_fit_tokens, spare",
+        "demand.must_fit_tokens and state.stop_tokens, spare",
     ),
     Mutation(
         13,

@@ -2,8 +2,8 @@
 
 The rules themselves stand where they act, each once, with its number: rules 1-15 in `scheduler.py`, 10-32 in
 `memory/`. An engine that differs gets a line here and a field for what differs. vLLM V0, for one, would add where
-freed blocks go (`BlockPool.release`: all of them to the end) and how a victim is preempted (`Scheduler._preempt`:
-by swap).
+freed blocks go (`BlockPool.release`: all of them to the end); its preemption by swap is there for every engine, as
+`[engine] preemption = "swap"`.
 """
 
 from attrs import frozen
