@@ -52,10 +52,9 @@ def answer(comparison: Comparison) -> str:
         return f"{ground} {held}: {many:,.2f} against {few:,.2f}.{_apart(best, worst)}"
     if _trouble(best)[:-1] == _trouble(worst)[:-1]:
         return f"{ground} all serve requests alike, {many:,.2f} at once.{_apart(best, worst)}"
-    return (
-        f"{ground} {best.label} troubles requests least and {worst.label} most, with {many:,.2f} and {few:,.2f} of "
-        f"them at once.{_apart(best, worst)}"
-    )
+    at_once = f"{many:,.2f}" if f"{many:,.2f}" == f"{few:,.2f}" else f"{many:,.2f} and {few:,.2f}"
+    troubles = f"{best.label} troubles requests least and {worst.label} most"
+    return f"{ground} {troubles}, with {at_once} of them at once.{_apart(best, worst)}"
 
 
 def _ground(comparison: Comparison, rows: list[Row]) -> str:

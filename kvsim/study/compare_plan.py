@@ -11,6 +11,7 @@ many as fit, the null block among them again. What reserves has no blocks, and g
 scenario's own block size has for use.
 """
 
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from fractions import Fraction
 from pathlib import Path
@@ -32,6 +33,7 @@ from kvsim.study.sweep_plan import (
     need_regular,
     varied_axes,
 )
+from kvsim.study.toml import typed_value
 from kvsim.study.vary import Axis
 from kvsim.units import format_bytes
 
@@ -61,8 +63,12 @@ def plan_comparison(
     need_regular(path)
     overrides = tuple(overrides)
     axes = _axes(vary or (), overrides)
-    if specs is None:
-        specs = () if axes else _usual(load_scenario(path, overrides).memory)
+    remark: tuple[str, ...] = ()
+    if specs is None and axes:
+        specs = ()
+    elif specs is None:
+        specs = _usual(load_scenario(path, overrides).memory)
+        remark = ("without --allocators or --vary, paging is compared with max, pow2 and oracle",)
     _need_comparable(path, specs, overrides)
     _need_apart(specs, axes, overrides)
     combinations = combinations_of(axes)
@@ -79,7 +85,11 @@ def plan_comparison(
             for (parameters, texts), pool in zip(combinations, own, strict=True)
         ]
         notes = tuple(dict.fromkeys(pool.note for pool in own if any(pool.kept_by(spec) for spec in specs)))
-    runs = load_all(path, overrides, combinations)
+    try:
+        runs = load_all(path, overrides, combinations)
+    except ScenarioError as error:
+        problems = [_as_written(problem) if notes else problem for problem in error.problems]
+        raise ScenarioError(error.source, [*problems, *remark]) from None
     return ComparisonPlan(
         axes=axes,
         runs=tuple(
@@ -88,6 +98,11 @@ def plan_comparison(
         ),
         notes=notes,
     )
+
+
+def _as_written(problem: str) -> str:
+    """By the key that the scenario has, whose blocks were turned into bytes."""
+    return re.sub(r"^memory\.budget ", "memory.num_blocks ", problem)
 
 
 def spec_of(memory: MemoryTable) -> AllocatorSpec:
@@ -161,11 +176,14 @@ def _need_comparable(path: Path, specs: Sequence[AllocatorSpec], overrides: tupl
 
 
 def _need_apart(specs: Sequence[AllocatorSpec], axes: Sequence[Axis], overrides: tuple[str, ...]) -> None:
-    """Raises ScenarioError where an allocator and something else say the same key."""
-    by_key = {text.partition("=")[0]: spec for spec in reversed(specs) for text in settings(spec)}
-    for key, spec in by_key.items():
-        if any(is_within(axis.key, key) for axis in axes):
-            raise ScenarioError("--vary", [f"{key} is varied, and said by the allocator {spec.name} as well"])
-        for override in overrides:
-            if is_within(override.partition("=")[0].strip(), key):
-                raise ScenarioError("--set", [f"{key} is said by the allocator {spec.name} as well, got {override}"])
+    """Raises ScenarioError where something else says a key of an allocator, and not the same."""
+    for spec in specs:
+        for key, value in (setting.split("=") for setting in settings(spec)):
+            if any(is_within(axis.key, key) for axis in axes):
+                raise ScenarioError("--vary", [f"{key} is varied, and said by the allocator {spec.name} as well"])
+            for override in overrides:
+                name, _, text = override.partition("=")
+                if is_within(name.strip(), key) and typed_value(text) != typed_value(value):
+                    raise ScenarioError(
+                        "--set", [f"{key} is {value} for the allocator {spec.name}, and set as well, got {override}"]
+                    )

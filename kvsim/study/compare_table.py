@@ -26,6 +26,7 @@ ABOUT = {
 }
 """What an allocator gives a request at its admission, in a run and not in closed form."""
 
+_NOTHING = ("0", "-")
 _MOST_NOTES = 10
 _WIDER_THAN_ANY = 100_000
 
@@ -106,22 +107,31 @@ class _Fitting:
         self._columns = columns
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-        whole = _table(self._comparison, self._columns)
-        unbound = options.update(max_width=_WIDER_THAN_ANY)
-        if Measurement.get(console, unbound, whole).maximum <= options.max_width:
+        whole = self._spaced(self._columns, console, options)
+        if whole is not None:
             yield whole
             return
         for is_memory in (True, False):
-            yield _table(self._comparison, [column for column in self._columns if column.is_memory == is_memory])
+            columns = [column for column in self._columns if column.is_memory == is_memory]
+            yield self._spaced(columns, console, options) or _table(self._comparison, columns, 1)
             if is_memory:
                 yield Text("")
 
+    def _spaced(self, columns: Sequence[Column], console: Console, options: ConsoleOptions) -> Table | None:
+        """With as much between columns as there is room for; None where there is none."""
+        unbound = options.update(max_width=_WIDER_THAN_ANY)
+        for space in (2, 1):
+            table = _table(self._comparison, columns, space)
+            if Measurement.get(console, unbound, table).maximum <= options.max_width:
+                return table
+        return None
 
-def _table(comparison: Comparison, columns: Sequence[Column]) -> Table:
-    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
+
+def _table(comparison: Comparison, columns: Sequence[Column], space: int) -> Table:
+    table = Table(box=None, pad_edge=False, padding=(0, space, 0, 0))
     keys = list(comparison.rows[0].run.parameters)
     for key in keys:
-        table.add_column(_short(key, keys), overflow="fold", vertical="bottom")
+        table.add_column(_short(key, keys), overflow="fold", min_width=6, vertical="bottom")
     for column in columns:
         table.add_column(column.heading, justify="right", no_wrap=True, vertical="bottom")
     for row in comparison.rows:
@@ -144,7 +154,8 @@ def _cell(row: Row, column: Column) -> str:
 
 
 def _differs(comparison: Comparison, column: Column) -> bool:
-    return len({_cell(row, column) for row in comparison.compared}) > 1
+    cells = [_cell(row, column) for row in comparison.compared]
+    return len(set(cells)) > 1 or (len(cells) == 1 and cells[0] not in _NOTHING)
 
 
 def _remarks(comparison: Comparison, shown: Sequence[Column]) -> list[Text]:
@@ -168,7 +179,7 @@ def _the_same(comparison: Comparison, shown: Sequence[Column]) -> list[str]:
         return []
     first = comparison.compared[0]
     same = [(column, _cell(first, column)) for column in COLUMNS if column not in shown]
-    some = [f"{column.name} {cell}{' %' * ('%' in column.heading)}" for column, cell in same if cell not in ("0", "-")]
+    some = [f"{column.name} {cell}{_unit(column)}" for column, cell in same if cell not in _NOTHING]
     none = [column.name for column, cell in same if cell == "0"]
     lines = [f"The same in all: {', '.join(some)}."] if some else []
     lines += [f"0 in all: {', '.join(none)}."] if none else []
@@ -177,11 +188,16 @@ def _the_same(comparison: Comparison, shown: Sequence[Column]) -> list[str]:
     return lines
 
 
+def _unit(column: Column) -> str:
+    return " %" if column.written is _percent else ""
+
+
 def _explained(comparison: Comparison, shown: Sequence[Column]) -> list[str]:
     names = {column.name for column in shown}
     allocated = [part for part in ALLOCATED_PARTS if part in names]
     pool = [name for name in ("allocated", "external", "cached") if name in names]
-    lines = [f"{', '.join(allocated)}: of what is allocated{'; ' + ', '.join(pool) + ': of the pool' * bool(pool)}."]
+    of_what = [f"{', '.join(allocated)}: of what is allocated", *([f"{', '.join(pool)}: of the pool"] if pool else [])]
+    lines = ["; ".join(of_what) + "."]
     if "external" in names:
         lines.append("external: free, and in no extent large enough for the request at the head of the queue.")
     lines.append(PERIOD)
