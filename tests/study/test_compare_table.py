@@ -65,7 +65,7 @@ def test_a_narrow_console_gets_memory_and_requests_apart(tmp_path: Path) -> None
     everything["batched_mean"] = 123.4
     parts = dict.fromkeys(("live", "tail", "reserved", "unused", "padding", "external", "cached", "blank"), 7)
     runs = [everything | parts, dict.fromkeys(FIGURES, 1) | {"live": 1}]
-    for keys, width in (("memory.placement=buddy", 100), ("memory.prefix_cache_retention=boundaries", 115)):
+    for keys, width in (("memory.placement=buddy", 106), ("memory.prefix_cache_retention=boundaries", 120)):
         comparison = make_comparison(tmp_path, "predicted:0.123456,max", *runs, vary=keys)
         lines = printed(comparison, width)
         assert max(map(len, lines)) <= width
