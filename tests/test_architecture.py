@@ -1,7 +1,7 @@
 """Imports point one way.
 
-errors, units, rules, invariants <- model, workload <- memory <- engine <- study <- console, cli_options <- cli_sweep,
-cli_trace, cli_waste <- cli
+errors, units, rules, invariants <- model, workload <- memory <- engine <- study <- console, cli_options <- cli_compare,
+cli_sweep, cli_trace, cli_waste <- cli
 """
 
 import ast
@@ -30,11 +30,14 @@ MAY_IMPORT = {
     "console": FOUNDATION,
     "cli_options": {"study", "workload"} | FOUNDATION,
     **dict.fromkeys(
-        ("cli_sweep", "cli_trace", "cli_waste"),
+        ("cli_compare", "cli_sweep", "cli_trace", "cli_waste"),
         {"cli_options", "console", "study", "engine", "memory", "model", "workload"} | FOUNDATION,
     ),
-    "cli": {"cli_sweep", "cli_trace", "cli_waste", "console", "study", "engine", "memory", "model", "workload"}
-    | FOUNDATION,
+    "cli": {
+        *("cli_compare", "cli_sweep", "cli_trace", "cli_waste"),
+        *("console", "study", "engine", "memory", "model", "workload"),
+        *FOUNDATION,
+    },
 }
 
 

@@ -220,6 +220,12 @@ METRICS: tuple[Metric, ...] = (
         _waited(lambda waits: waits.quantile(0.5, "linear")),
     ),
     Metric(
+        "waited_p95_ns",
+        "ns",
+        "arrival to first admission",
+        _waited(lambda waits: waits.quantile(0.95, "linear")),
+    ),
+    Metric(
         "waited_p99_ns",
         "ns",
         "arrival to first admission",

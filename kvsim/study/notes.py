@@ -9,7 +9,7 @@ from kvsim.engine.tables import MemoryShape
 from kvsim.engine.totals import Totals
 from kvsim.model.geometry import ModelGeometry
 from kvsim.model.plan import KVCachePlan, Worker, missing_bytes
-from kvsim.study.scenario import Scenario
+from kvsim.study.scenario import MemoryTable, Scenario
 from kvsim.units import format_bytes
 from kvsim.workload.traces import SkippedRows, Trace
 
@@ -58,16 +58,21 @@ def _on_allocator(scenario: Scenario, shape: MemoryShape, max_model_len: int) ->
         if memory.placement is not None:
             yield "memory.placement is given, but memory.allocator is paged: any free block serves."
         return
-    yield (
-        f"memory.allocator is {memory.allocator}: every request holds one extent of slots, of a token each, in a pool "
-        f"of the bytes that it has when paged in blocks of {memory.block_size:,}; prefix sharing and block_ids do not "
-        "apply, and the engine's rules but for memory still hold."
-    )
+    yield on_reserving(memory)
     if memory.allocator == "max" and shape.usable_blocks < max_model_len:
         yield (
             f"Every request reserves max_model_len = {max_model_len:,} slots, of which the pool has "
             f"{shape.usable_blocks:,}: none can run."
         )
+
+
+def on_reserving(memory: MemoryTable) -> str:
+    """What is different from paging."""
+    return (
+        f"memory.allocator is {memory.allocator}: every request holds one extent of slots, of a token each, in a pool "
+        f"of the bytes that it has when paged in blocks of {memory.block_size:,}; prefix sharing and block_ids do not "
+        "apply, and the engine's rules but for memory still hold."
+    )
 
 
 def _on_step_times(scenario: Scenario, shape: MemoryShape) -> Iterator[str]:

@@ -18,6 +18,7 @@ import polars as pl
 from attrs import frozen
 
 from kvsim.engine.results import Results
+from kvsim.study.colours import COLOURS
 from kvsim.study.scenario import named_overrides
 from kvsim.units import BYTE_UNITS, TIME_UNITS
 
@@ -28,20 +29,6 @@ if TYPE_CHECKING:
 Array = npt.NDArray[np.float64]
 
 _COLUMNS = 1200
-_COLOURS = {
-    "live": "#0072b2",
-    "slack": "#e69f00",
-    "reserved": "#f0c75e",
-    "unused": "#d55e00",
-    "external": "#d9d9d9",
-    "cached": "#bcd9e8",
-    "pool": "#333333",
-    "refused": "#a6408c",
-    "preempted": "#c8102e",
-    "running": "#0072b2",
-    "waiting": "#7f7f7f",
-}
-
 _LEGEND_COLUMNS, _INCHES_OF_A_LEGEND_COLUMN = 4, 3.2
 _MUCH_MORE = 4
 """Times as many requests wait as run: beyond it they get an axis of their own."""
@@ -179,19 +166,19 @@ def plot_memory(results: Results, *, ax: "Axes | None" = None) -> "Axes":
     top = np.zeros_like(columns.mean["live_bytes"])
     for name, label in _areas(results):
         level = columns.mean[f"{name}_bytes"] / size
-        ax.stairs(top + level, times, baseline=top, fill=True, color=_COLOURS[name], label=label)
+        ax.stairs(top + level, times, baseline=top, fill=True, color=COLOURS[name], label=label)
         top = top + level
     peak = columns.peak["allocated_bytes"] / size
-    ax.stairs(peak, times, baseline=None, color=_COLOURS["pool"], linewidth=0.7, label="most allocated")
-    ax.axhline(pool, color=_COLOURS["pool"], linestyle="--", linewidth=1.5, label=f"pool ({pool:,.4g} {unit})")
+    ax.stairs(peak, times, baseline=None, color=COLOURS["pool"], linewidth=0.7, label="most allocated")
+    ax.axhline(pool, color=COLOURS["pool"], linestyle="--", linewidth=1.5, label=f"pool ({pool:,.4g} {unit})")
     if results.metrics["refused"]:
         bottom, height = pool * 1.02, pool * 0.06
         bars = bottom + height * columns.mean["blocked"]
-        ax.stairs(bars, times, baseline=bottom, fill=True, color=_COLOURS["refused"], label=_refused_label(results))
+        ax.stairs(bars, times, baseline=bottom, fill=True, color=COLOURS["refused"], label=_refused_label(results))
     moments = columns.moments["preempted"] / scale
     if len(moments):
         label = f"preempted ({results.metrics['preempted']:,} requests)"
-        ax.vlines(moments, pool * 1.10, pool * 1.15, color=_COLOURS["preempted"], linewidth=0.6, label=label)
+        ax.vlines(moments, pool * 1.10, pool * 1.15, color=COLOURS["preempted"], linewidth=0.6, label=label)
     ax.set(ylabel=f"KV cache on one device ({unit})", ylim=(0, pool * 1.17), xlabel=f"time ({time_unit})")
     ax.set_xlim(0, times[-1])
     fitting = int(ax.get_figure(root=True).get_figwidth() / _INCHES_OF_A_LEGEND_COLUMN)  # type: ignore[union-attr]
@@ -231,7 +218,7 @@ def plot_slack(results: Results, *, ax: "Axes | None" = None) -> "Axes":
     scale, time_unit = _time_scale(columns)
     slack, allocated = columns.mean["slack_bytes"], columns.mean["allocated_bytes"]
     percent = 100 * np.divide(slack, allocated, out=np.full_like(slack, np.nan), where=allocated > 0)
-    ax.stairs(percent, columns.times / scale, baseline=None, color=_COLOURS["slack"], linewidth=1.5)
+    ax.stairs(percent, columns.times / scale, baseline=None, color=COLOURS["slack"], linewidth=1.5)
     top = np.nanpercentile(percent, 99) if np.isfinite(percent).any() else 1.0
     ax.set(ylabel="slack (% of allocated)", xlabel=f"time ({time_unit})", ylim=(0, max(top * 1.3, 0.1)))
     ax.set_xlim(0, columns.times[-1] / scale)
@@ -247,7 +234,7 @@ def plot_requests(results: Results, *, ax: "Axes | None" = None) -> "Axes":
     axes = {"waiting": ax, "running": ax}
     if most["waiting"] > _MUCH_MORE * most["running"]:
         axes["waiting"] = ax.twinx()
-        axes["waiting"].set_ylabel("waiting (requests)", color=_COLOURS["waiting"])
+        axes["waiting"].set_ylabel("waiting (requests)", color=COLOURS["waiting"])
         ax.set_zorder(axes["waiting"].get_zorder() + 1)  # running stays in front
         ax.patch.set_visible(False)
     else:
@@ -256,7 +243,7 @@ def plot_requests(results: Results, *, ax: "Axes | None" = None) -> "Axes":
     lines = []
     for name, on in axes.items():
         label = name if is_shared else f"{name} ({'left' if on is ax else 'right'})"
-        colour = _COLOURS[name]
+        colour = COLOURS[name]
         line = on.stairs(columns.mean[name], columns.times / scale, baseline=None, color=colour, linewidth=1.5)
         line.set_label(label)
         lines.append(line)

@@ -1,7 +1,7 @@
 """simulate(scenario) -> Results: the one place that turns a description into objects."""
 
 import platform
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from importlib.metadata import version
 from itertools import chain
 from typing import Any
@@ -28,6 +28,9 @@ from kvsim.workload.traces import SkippedRows, Trace
 Progress = Callable[[int, int | None], None]
 """Called with the number of requests that have ended and, where it is known, of all."""
 
+OnRequest = Callable[[Request], None]
+"""Called with every request that is asked, as it is made."""
+
 _TOLD_EVERY = 64
 """Requests: often enough to look at, and a bar costs more than a request."""
 
@@ -38,6 +41,7 @@ def simulate(
     tables: Tables | None = None,
     check: bool = False,
     on_progress: Progress | None = None,
+    on_request: OnRequest | None = None,
 ) -> Results:
     """Run a scenario to its end; `check` recounts all of memory and the queues after every step.
 
@@ -54,7 +58,7 @@ def simulate(
     if scenario.sample_sharing is not None:
         totals.unshared = UnsharedTotals() if level is None else level.totals
     try:
-        requests, follow_ups = _requests(scenario, skipped)
+        requests, follow_ups = _requests(scenario, skipped, on_request)
         simulation = Simulation(
             planned.engine,
             scheduler,
@@ -85,7 +89,9 @@ def simulate(
     )
 
 
-def _requests(scenario: Scenario, skipped: SkippedRows) -> tuple[Iterator[Request], FollowUps | None]:
+def _requests(
+    scenario: Scenario, skipped: SkippedRows, on_request: OnRequest | None = None
+) -> tuple[Iterator[Request], FollowUps | None]:
     """Those that come by themselves, and what makes those that follow the end of another.
 
     The first is made already, so that a workload that cannot be used is refused at once.
@@ -105,6 +111,8 @@ def _requests(scenario: Scenario, skipped: SkippedRows) -> tuple[Iterator[Reques
         end = "windows" if getattr(workload, "duration", None) is None else "duration"
         raise ScenarioError(scenario.source, [f"workload.{end} must last until the first request arrives"])
     requests = chain([first], requests)
+    if on_request is not None:
+        requests, follow_ups = _watched(requests, follow_ups, on_request)
     num_samples = workload.num_outputs or 1
     if num_samples == 1 or scenario.sample_sharing != "prefix_cache":
         return requests, follow_ups
@@ -128,6 +136,22 @@ def _outputs_hook(progress: OutputsHook | None, level: UnsharedLevel | None) -> 
         told(now, sampled)
 
     return on_outputs
+
+
+def _watched(
+    requests: Iterator[Request], follow_ups: FollowUps | None, on_request: OnRequest
+) -> tuple[Iterator[Request], FollowUps | None]:
+    """The same, and `on_request` is told of each."""
+
+    def told(some: Iterable[Request]) -> Iterator[Request]:
+        for request in some:
+            on_request(request)
+            yield request
+
+    if follow_ups is None:
+        return told(requests), None
+    following = follow_ups
+    return told(requests), lambda now, ended, complete: list(told(following(now, ended, complete)))
 
 
 def _progress_hook(scenario: Scenario, on_progress: Progress | None) -> Callable[[int, Sampled], None] | None:

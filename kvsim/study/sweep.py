@@ -1,6 +1,6 @@
 """Many runs of one question: every combination of some values, with some seeds, and what each came to."""
 
-from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, closing
 from functools import cached_property
 from pathlib import Path
@@ -12,13 +12,11 @@ from attrs import frozen
 
 from kvsim.errors import KvsimError, OutputError
 from kvsim.study.files import staged
-from kvsim.study.packed_trace import pack_trace, parsed_alike
 from kvsim.study.sweep_folder import PICTURE, TABLE, SweepFolder, opened
 from kvsim.study.sweep_plan import Run, SweepPlan, Vary, named, plan_sweep
 from kvsim.study.sweep_record import FIGURES, Record, figure_column
-from kvsim.study.sweep_workers import Done, Task, run_here, run_in_processes, run_on_cluster
+from kvsim.study.sweep_workers import run_all, tasks_of
 from kvsim.study.vary import Axis, Scalar
-from kvsim.workload.traces import Trace
 
 Progress = Callable[[int, int], None]
 """Called with the number of runs that have ended, and of all."""
@@ -103,10 +101,10 @@ def sweep(
         records = {} if folder is None or fresh else _kept(folder, planned.runs)
         num_kept = len(records)
         with TemporaryDirectory(dir=staging) as packing:
-            tasks = _tasks([run for run in planned.runs if run.index not in records], Path(packing))
+            tasks = tasks_of([run for run in planned.runs if run.index not in records], Path(packing))
             report = on_progress or _nobody_watches
             report(len(records), len(planned.runs))
-            with closing(_run_all(tasks, jobs, dask)) as ended:
+            with closing(run_all(tasks, jobs, dask)) as ended:
                 for number, record in ended:
                     if folder is not None:
                         if len(records) == num_kept:  # the first: all is known to work
@@ -123,35 +121,6 @@ def sweep(
 def _kept(folder: SweepFolder, runs: Sequence[Run]) -> dict[int, Record]:
     found = ((run.index, folder.kept(run)) for run in runs)
     return {index: record for index, record in found if record is not None}
-
-
-def _tasks(runs: Sequence[Run], packing: Path) -> list[Task]:
-    """Traces are parsed here, once, however many runs replay them."""
-    packed: dict[Trace, Path] = {}
-    tasks = []
-    for run in runs:
-        workload, file = run.scenario.workload, None
-        if isinstance(workload, Trace):
-            trace = parsed_alike(workload)
-            if trace not in packed:
-                packed[trace] = packing / str(len(packed))
-                pack_trace(trace, run.scenario.base, packed[trace])
-            file = packed[trace]
-        tasks.append(Task(run.index, run.scenario, file))
-    return tasks
-
-
-def _run_all(tasks: Sequence[Task], jobs: int | None, dask: str | None) -> Generator[Done, None, None]:
-    if not tasks:
-        return
-    if dask is not None:
-        yield from run_on_cluster(tasks, dask)
-        return
-    if jobs is None:
-        import joblib
-
-        jobs = joblib.cpu_count()
-    yield from run_here(tasks) if min(jobs, len(tasks)) == 1 else run_in_processes(tasks, jobs)
 
 
 def _nobody_watches(_done: int, _total: int) -> None:
@@ -171,25 +140,25 @@ def _swept(planned: SweepPlan, records: Sequence[Record], num_kept: int) -> Swee
         axes=planned.axes,
         num_seeds=planned.num_seeds,
         table=pl.DataFrame(columns),
-        notes=tuple(_notes(planned.runs, records)),
+        notes=tuple(notes_of([run.name for run in planned.runs], records)),
         num_kept=num_kept,
         overrides=tuple(planned.identity["overrides"]),
     )
 
 
-def _notes(runs: Sequence[Run], records: Sequence[Record]) -> Iterator[str]:
-    """Each note once, with the run that it is about, or how many."""
-    about: dict[str, list[Run]] = {}
-    for run, record in zip(runs, records, strict=True):
+def notes_of(names: Sequence[str], records: Sequence[Record]) -> Iterator[str]:
+    """Each note once, with the name of the run that it is about, or how many."""
+    about: dict[str, list[str]] = {}
+    for name, record in zip(names, records, strict=True):
         for note in record.notes:
-            about.setdefault(note, []).append(run)
+            about.setdefault(note, []).append(name)
     for note, noted in about.items():
-        if len(noted) == len(runs):
+        if len(noted) == len(names):
             yield f"{note} (all runs)"
         elif len(noted) == 1:
-            yield f"{note} ({noted[0].name})"
+            yield f"{note} ({noted[0]})"
         else:
-            yield f"{note} ({len(noted):,} of {len(runs):,} runs; the first is {noted[0].name})"
+            yield f"{note} ({len(noted):,} of {len(names):,} runs; the first is {noted[0]})"
 
 
 def _parameter_column(key: str, values: Sequence[Scalar]) -> pl.Series:

@@ -1,11 +1,11 @@
 """What a sweep will run, known to be sound before anything runs, and what tells it from any other sweep."""
 
 import hashlib
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import product
 from math import prod
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from attrs import evolve, frozen
 
@@ -27,6 +27,13 @@ _NAMES_A_FILE = {"path", "config", "tokenizer"}
 
 Vary = Mapping[str, Any] | Iterable[str]
 """A table as [study] vary, or texts such as "memory.block_size=1,2,4"."""
+
+
+class Chosen(NamedTuple):
+    """A combination of values: as results show them, and as `--set` would be told."""
+
+    parameters: dict[str, Scalar]
+    texts: tuple[str, ...]
 
 
 @frozen(eq=False, kw_only=True)
@@ -64,18 +71,17 @@ def plan_sweep(path: Path, vary: Vary | None, overrides: Iterable[str], seeds: i
 
     Raises ScenarioError with the problems of all combinations.
     """
-    if path.exists() and not path.is_file() and not path.is_dir():
-        raise ScenarioError(str(path), ["must be a regular file, as it is read for every combination"])
+    need_regular(path)
     overrides = tuple(overrides)
     study = load_study(path, overrides)
-    axes = _axes(study.vary or {} if vary is None else vary, overrides)
+    axes = varied_axes(study.vary or {} if vary is None else vary, overrides)
     num_seeds = _num_seeds(study.seeds or 1 if seeds is None else seeds)
     if not axes and num_seeds == 1:
         raise ScenarioError(str(path), ["nothing varies: give --vary KEY=VALUES, or [study] vary in the scenario"])
     num_runs = prod(len(axis.values) for axis in axes) * num_seeds
     if num_runs > MAX_RUNS:
         raise ScenarioError(str(path), [f"a sweep must have at most {MAX_RUNS:,} runs, got {num_runs:,}"])
-    sound = _load_all(path, overrides, axes, num_seeds)
+    sound = load_all(path, overrides, combinations_of(axes), num_seeds)
     runs = [
         (parameters, evolve(scenario, seed=scenario.seed + more))
         for parameters, scenario in sound
@@ -99,7 +105,14 @@ def plan_sweep(path: Path, vary: Vary | None, overrides: Iterable[str], seeds: i
     )
 
 
-def _axes(vary: Vary, overrides: tuple[str, ...]) -> tuple[Axis, ...]:
+def need_regular(path: Path) -> None:
+    """Raises ScenarioError for what can be read once only."""
+    if path.exists() and not path.is_file() and not path.is_dir():
+        raise ScenarioError(str(path), ["must be a regular file, as it is read for every combination"])
+
+
+def varied_axes(vary: Vary, overrides: Iterable[str]) -> tuple[Axis, ...]:
+    """The keys that vary; raises ScenarioError for what is none, or is set as well."""
     try:
         axes = read_axes(vary)
     except ValueError as error:
@@ -109,11 +122,15 @@ def _axes(vary: Vary, overrides: tuple[str, ...]) -> tuple[Axis, ...]:
             if isinstance(value.shown, int) and not -_MOST_IN_64_BITS <= value.shown <= _MOST_IN_64_BITS:
                 raise ScenarioError("--vary", [f"{axis.key} must fit in 64 bits, got {shown(value.shown)}"])
     for override in overrides:
-        key = override.partition("=")[0].strip()
         for axis in axes:
-            if f"{key}.".startswith(f"{axis.key}."):
+            if is_within(override.partition("=")[0].strip(), axis.key):
                 raise ScenarioError("--vary", [f"{axis.key} is varied and set as well, got --set {override}"])
     return axes
+
+
+def is_within(key: str, other: str) -> bool:
+    """Whether a key is the other or below it."""
+    return f"{key}.".startswith(f"{other}.")
 
 
 def _num_seeds(seeds: int) -> int:
@@ -122,18 +139,27 @@ def _num_seeds(seeds: int) -> int:
     return seeds
 
 
-def _load_all(
-    path: Path, overrides: tuple[str, ...], axes: tuple[Axis, ...], num_seeds: int
+def combinations_of(axes: Sequence[Axis]) -> list[Chosen]:
+    """The last key varies fastest."""
+    return [
+        Chosen(
+            {axis.key: value.shown for axis, value in zip(axes, values, strict=True)},
+            tuple(f"{axis.key}={value.text}" for axis, value in zip(axes, values, strict=True)),
+        )
+        for values in product(*(axis.values for axis in axes))
+    ]
+
+
+def load_all(
+    path: Path, overrides: Iterable[str], combinations: Sequence[Chosen], num_seeds: int = 1
 ) -> list[tuple[dict[str, Scalar], Scenario]]:
     """The scenario of each combination of values; raises ScenarioError where one of them is not sound."""
     sound: list[tuple[dict[str, Scalar], Scenario]] = []
     where: dict[str, list[str]] = {}
     known: dict[Workload, list[str]] = {}
-    for values in product(*(axis.values for axis in axes)):
-        parameters = {axis.key: value.shown for axis, value in zip(axes, values, strict=True)}
-        chosen = [f"{axis.key}={value.text}" for axis, value in zip(axes, values, strict=True)]
+    for parameters, texts in combinations:
         try:
-            scenario = load_scenario(path, (*overrides, *chosen))
+            scenario = load_scenario(path, (*overrides, *texts))
             if scenario.workload not in known:
                 known[scenario.workload] = _workload_problems(scenario)
             problems = known[scenario.workload] + _seed_problems(scenario, num_seeds)
@@ -145,8 +171,7 @@ def _load_all(
         for problem in problems:
             where.setdefault(problem, []).append(named(parameters))
     if where:
-        num_combinations = prod(len(axis.values) for axis in axes)
-        raise ScenarioError(str(path), list(_sentences(where, num_combinations)))
+        raise ScenarioError(str(path), list(_sentences(where, len(combinations))))
     return sound
 
 

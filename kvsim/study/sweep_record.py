@@ -1,7 +1,7 @@
 """What one run of a sweep came to: its outcome and its figures, without the tables over time."""
 
 import sys
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any, Literal, get_args
 
@@ -9,6 +9,7 @@ import polars as pl
 from attrs import evolve, field, frozen
 
 from kvsim.engine.metrics import METRICS, SAMPLE_METRICS, Number
+from kvsim.engine.results import Results
 from kvsim.engine.tables import NoTables
 from kvsim.errors import KvsimError
 from kvsim.study.packed_trace import PackedTrace
@@ -17,6 +18,9 @@ from kvsim.study.scenario import Scenario
 from kvsim.workload.traces import Trace
 
 Outcome = Literal["finished", "stalled", "failed"]
+
+Packed = Path | bytes | None
+"""The file of a packed trace, or its content; None where there is none."""
 
 _OF_THE_POOL = ("num_blocks", "usable_blocks", "block_size_tokens", "block_bytes", "bytes_per_token")
 _UNITS = {metric.name: metric.unit for metric in (*METRICS, *SAMPLE_METRICS)}
@@ -66,29 +70,44 @@ def _is_number(value: object) -> bool:
     return value is None or (type(value) in (int, float) and abs(value) <= sys.float_info.max)  # type: ignore[arg-type]
 
 
-def record_of(scenario: Scenario, packed: Path | bytes | None = None) -> Record:
+def record_of(scenario: Scenario, packed: Packed = None) -> Record:
     """Run a scenario, whose trace may have been packed; whatever goes wrong is the record of a failed run."""
+    return attempted(lambda: Record(**kept_of(simulate(replaying(scenario, packed), tables=NoTables()))))
+
+
+def attempted(run: Callable[[], Record]) -> Record:
+    """What a run gives, or the record of its failure."""
     try:
-        if packed is not None:
-            assert isinstance(scenario.workload, Trace), "only traces are packed"
-            scenario = evolve(scenario, workload=PackedTrace.of(scenario.workload, packed))
-        summary = simulate(scenario, tables=NoTables()).summary
+        return run()
     except KvsimError as error:
         return Record.failed(str(error))
     except Exception as error:
         return Record.failed(f"{type(error).__name__}: {error}")
+
+
+def replaying(scenario: Scenario, packed: Packed) -> Scenario:
+    """The same scenario, whose trace is read from where it has been packed."""
+    if packed is None:
+        return scenario
+    assert isinstance(scenario.workload, Trace), "only traces are packed"
+    return evolve(scenario, workload=PackedTrace.of(scenario.workload, packed))
+
+
+def kept_of(results: Results) -> dict[str, Any]:
+    """What a record keeps of a run, by name."""
+    summary = results.summary
     stalled = summary["stalled"]
-    return Record(
-        outcome="finished" if stalled is None else "stalled",
-        error=stalled,
-        figures={
+    return {
+        "outcome": "finished" if stalled is None else "stalled",
+        "error": stalled,
+        "figures": {
             **dict.fromkeys(FIGURES),
             **{name: summary["pool"][name] for name in _OF_THE_POOL},
             "max_model_len": summary["geometry"]["max_model_len"],
             **summary["metrics"],
         },
-        notes=tuple(summary["notes"]),
-    )
+        "notes": tuple(summary["notes"]),
+    }
 
 
 def figure_column(name: str, values: Iterable[Number]) -> pl.Series:

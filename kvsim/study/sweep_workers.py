@@ -1,4 +1,4 @@
-"""Who runs the runs of a sweep: this process, processes beside it, or the workers of a Dask cluster.
+"""Who runs the runs of a sweep or a comparison: this process, processes beside it, or the workers of a Dask cluster.
 
 Each gives the records as they come, in any order.
 """
@@ -9,7 +9,7 @@ import signal
 import threading
 import time
 from collections import deque
-from collections.abc import Generator, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, CancelledError, Future, wait
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager, suppress
@@ -19,12 +19,19 @@ from typing import Any, NamedTuple
 from kvsim import __version__
 from kvsim.errors import KvsimError
 from kvsim.rules import shown
+from kvsim.study.packed_trace import pack_trace, parsed_alike
 from kvsim.study.scenario import Scenario
-from kvsim.study.sweep_record import Record, record_of
+from kvsim.study.sweep_plan import Run
+from kvsim.study.sweep_record import Packed, Record, record_of
+from kvsim.workload.traces import Trace
 
 _SECONDS_TO_CONNECT = 10
 _ADDRESS = re.compile(r"(?:tcp|tls)://(?:\[[0-9A-Fa-f:.]+\]|[^\s/:@\[\]]+):([0-9]{1,5})")
 _LAST_PORT = 65_535
+
+
+Measure = Callable[[Scenario, Packed], Record]
+"""Runs a scenario; a function of a module, so that other processes find it."""
 
 
 class Task(NamedTuple):
@@ -33,6 +40,7 @@ class Task(NamedTuple):
     number: int
     scenario: Scenario
     packed: Path | None
+    measure: Measure = record_of
 
 
 class Done(NamedTuple):
@@ -40,9 +48,39 @@ class Done(NamedTuple):
     record: Record
 
 
+def tasks_of(runs: Sequence[Run], packing: Path, measure: Measure = record_of) -> list[Task]:
+    """Traces are parsed here, once, however many runs replay them; `packing` is a folder for what comes of it."""
+    packed: dict[Trace, Path] = {}
+    tasks = []
+    for run in runs:
+        workload, file = run.scenario.workload, None
+        if isinstance(workload, Trace):
+            trace = parsed_alike(workload)
+            if trace not in packed:
+                packed[trace] = packing / str(len(packed))
+                pack_trace(trace, run.scenario.base, packed[trace])
+            file = packed[trace]
+        tasks.append(Task(run.index, run.scenario, file, measure))
+    return tasks
+
+
+def run_all(tasks: Sequence[Task], jobs: int | None, dask: str | None = None) -> Generator[Done, None, None]:
+    """By `jobs` processes, one a processor if not given, or the cluster at `dask`."""
+    if not tasks:
+        return
+    if dask is not None:
+        yield from run_on_cluster(tasks, dask)
+        return
+    if jobs is None:
+        import joblib
+
+        jobs = joblib.cpu_count()
+    yield from run_here(tasks) if min(jobs, len(tasks)) == 1 else run_in_processes(tasks, jobs)
+
+
 def run_here(tasks: Sequence[Task]) -> Iterator[Done]:
     for task in tasks:
-        yield Done(task.number, record_of(task.scenario, task.packed))
+        yield Done(task.number, task.measure(task.scenario, task.packed))
 
 
 def run_in_processes(tasks: Sequence[Task], jobs: int) -> Iterator[Done]:
@@ -77,8 +115,8 @@ def _run_together(tasks: Sequence[Task], jobs: int) -> Generator[Done, None, _Le
         while waiting or running:
             # No more than the pool hands on at once: it cannot be stopped cleanly while it holds others.
             while waiting and len(running) < 2 * jobs:
-                running[pool.submit(record_of, waiting[0].scenario, waiting[0].packed)] = waiting[0]
-                waiting.popleft()
+                task = waiting.popleft()
+                running[pool.submit(task.measure, task.scenario, task.packed)] = task
             for future in wait(running, return_when=FIRST_COMPLETED).done:
                 yield Done(running[future].number, future.result())
                 del running[future]
@@ -115,7 +153,7 @@ def run_on_cluster(tasks: Sequence[Task], address: str) -> Iterator[Done]:
             file: client.scatter(file.read_bytes(), broadcast=True) for file in sorted(files)
         }
         numbers = {
-            client.submit(record_of, task.scenario, sent.get(task.packed), pure=False): task.number for task in tasks
+            client.submit(task.measure, task.scenario, sent.get(task.packed), pure=False): task.number for task in tasks
         }
         for future in as_completed(numbers, loop=client.loop):
             try:

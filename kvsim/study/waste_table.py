@@ -9,6 +9,7 @@ from rich.table import Table
 from rich.text import Text
 
 from kvsim.study.allocators import KINDS
+from kvsim.study.colours import COLOURS
 from kvsim.study.waste import AllocatorWaste, Waste, left_out_words
 
 if TYPE_CHECKING:
@@ -16,8 +17,6 @@ if TYPE_CHECKING:
 
 DRAWN = ("live", "tail", "reserved", "unused")
 """From the axis outwards: what is written, what paging leaves, what reserving leaves."""
-
-COLOURS = {"live": "#0072b2", "tail": "#e69f00", "reserved": "#9ecae1", "unused": "#bdbdbd"}
 
 _MEANINGS = {
     "live": "live (written)",

@@ -212,6 +212,7 @@ EXPECTED: dict[str, Number] = {
     # Waits of 10, 40, 7 and 40 ns.
     "waited_mean_ns": 24,
     "waited_p50_ns": 25,
+    "waited_p95_ns": 40,
     "waited_p99_ns": 40,
     "waited_max_ns": 40,
 }
