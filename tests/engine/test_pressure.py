@@ -169,7 +169,8 @@ def swaps_seen(world: World) -> set[str]:
 @pytest.mark.parametrize("windows", WITH_AND_WITHOUT_WINDOWS)
 def test_random_worlds_know_every_cause_of_promises(cause: str, windows: bool) -> None:
     worlds = pressed_worlds(windows, admission="worst_case")
-    found = find(worlds, lambda world: cause in causes(world), settings=settings(phases=[Phase.generate]))
+    limits = settings(phases=[Phase.generate], max_examples=5000)
+    found = find(worlds, lambda world: cause in causes(world), settings=limits)
     assert cause in causes(found)
 
 
