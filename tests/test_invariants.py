@@ -140,14 +140,14 @@ DAMAGES: list[tuple[int, Damage]] = [
     (12, lambda engine, memory: engine.waiting.submit(engine.running[0])),
     (13, lambda engine, memory: add(engine.running[0], "num_tokens", -2)),
     (13, lambda engine, memory: setattr(engine.running[0], "num_tokens", engine.running[0].stop_tokens)),
-    (19, lambda engine, memory: add(memory.host, "num_used", 1)),
-    (19, lambda engine, memory: memory.host._held.update({3: SwappedOut(8, (0, 1), 3)})),
-    (19, lambda engine, memory: add(memory.host, "num_blocks", -1)),
-    (19, lambda engine, memory: add(memory.host, "moved_out", 1)),
-    (19, lambda engine, memory: add(memory.host, "dropped", 1)),
-    (20, lambda engine, memory: memory.host.put(3, SwappedOut(8, (2, 2), 0))),
-    (20, lambda engine, memory: memory.host.put(1, SwappedOut(8, (2, 2), 0))),
-    (20, lambda engine, memory: setattr(engine.waiting.head(), "swapped_tokens", 8)),
+    (22, lambda engine, memory: add(memory.host, "num_used", 1)),
+    (22, lambda engine, memory: memory.host._held.update({3: SwappedOut(8, (0, 1), 3)})),
+    (22, lambda engine, memory: add(memory.host, "num_blocks", -1)),
+    (22, lambda engine, memory: add(memory.host, "moved_out", 1)),
+    (22, lambda engine, memory: add(memory.host, "dropped", 1)),
+    (23, lambda engine, memory: memory.host.put(3, SwappedOut(8, (2, 2), 0))),
+    (23, lambda engine, memory: memory.host.put(1, SwappedOut(8, (2, 2), 0))),
+    (23, lambda engine, memory: setattr(engine.waiting.head(), "swapped_tokens", 8)),
 ]
 
 
