@@ -5,6 +5,7 @@ import json
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import polars as pl
 import pytest
@@ -551,3 +552,21 @@ def test_another_form_leaves_the_same_rows(tmp_path: Path, override: str, waterm
     assert other.metrics == usual.metrics
     for name in ("timeline", "requests", "pressure"):
         assert getattr(other, name).equals(getattr(usual, name))
+
+
+CLOSED = (
+    "workload={kind='closed',clients=6,num_requests=30,prompt={kind='fixed',value=9},output={kind='fixed',value=5}}"
+)
+
+
+@pytest.mark.parametrize("workload", [(), (CLOSED,)])
+def test_every_request_is_shown_once_to_whoever_asks(workload: tuple[str, ...], tmp_path: Path) -> None:
+    """Those that come by themselves and those that follow the end of another; the run does not change by it."""
+    scenario = load_scenario(write_scenario(tmp_path), workload)
+    seen: list[Any] = []
+    results = simulate(scenario, on_request=seen.append)
+    asked = [(request.id, request.arrival_ns, request.prompt_tokens) for request in seen]
+    rows = results.requests.select("request_id", "arrival_ns", "prompt_tokens").rows()
+    assert sorted(asked) == sorted(rows)
+    assert len(asked) == (30 if workload else 40)
+    assert simulate(scenario).timeline.equals(results.timeline)
