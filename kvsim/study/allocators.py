@@ -12,6 +12,10 @@ max, pow2 and oracle are Orca (Max), Orca (Pow2) and Orca (Oracle) of the PagedA
 request, prompt and output, that an allocator is asked to hold; without it that of the traffic holds. A longer request
 is refused. As in the figures of the literature, pow2 is not cut at LEN: for a prompt of 1,000 and an output of 600
 tokens pow2:2048 sets 2,024 slots aside, and for one of 1,030 and 600 tokens 2,054.
+
+So it is in closed form, for `kvsim waste`. In a run, for `kvsim compare`, the longest request is engine.max_model_len,
+where pow2 is cut, so that LEN is not said; and ERROR is memory.prediction_error, at most 1, by which a guess may be too
+long or too short.
 """
 
 import re

@@ -5,6 +5,7 @@ import json
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import polars as pl
 import pytest
@@ -649,3 +650,21 @@ def test_what_a_reader_should_know_of_swap_and_the_worst_case(tmp_path: Path) ->
         "engine.admission is worst_case, and engine.max_output_tokens is not given: every request is taken to grow to "
         "max_model_len = 128 tokens.",
     )
+
+
+CLOSED = (
+    "workload={kind='closed',clients=6,num_requests=30,prompt={kind='fixed',value=9},output={kind='fixed',value=5}}"
+)
+
+
+@pytest.mark.parametrize("workload", [(), (CLOSED,)])
+def test_every_request_is_shown_once_to_whoever_asks(workload: tuple[str, ...], tmp_path: Path) -> None:
+    """Those that come by themselves and those that follow the end of another; the run does not change by it."""
+    scenario = load_scenario(write_scenario(tmp_path), workload)
+    seen: list[Any] = []
+    results = simulate(scenario, on_request=seen.append)
+    asked = [(request.id, request.arrival_ns, request.prompt_tokens) for request in seen]
+    rows = results.requests.select("request_id", "arrival_ns", "prompt_tokens").rows()
+    assert sorted(asked) == sorted(rows)
+    assert len(asked) == (30 if workload else 40)
+    assert simulate(scenario).timeline.equals(results.timeline)
