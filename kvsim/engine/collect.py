@@ -26,10 +26,14 @@ def collect(simulation: Simulation, tables: Tables, totals: Totals) -> None:
         tables.add("requests", requests)
         tables.add("pressure", pressure)
 
-    with _no_search_for_cycles():
-        simulation.run(on_full=hand_over)
-        hand_over(None)
-    tables.close()
+    try:
+        with _no_search_for_cycles():
+            simulation.run(on_full=hand_over)
+            hand_over(None)
+        tables.close()
+    except BaseException:
+        tables.abandon()
+        raise
     totals.num_steps = recorder.num_steps
     totals.held_back_steps = recorder.held_back_steps
     totals.moved_bytes = simulation.memory.moved_bytes

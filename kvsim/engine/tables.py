@@ -187,6 +187,10 @@ class Tables(Protocol):
         """All rows have been added."""
         ...
 
+    def abandon(self) -> None:
+        """The run has failed; no more rows will come."""
+        ...
+
     def parts(self, name: TableName, columns: Sequence[str] | None = None) -> Iterator[pl.DataFrame]:
         """The rows again, some at a time."""
         ...
@@ -204,6 +208,9 @@ class TablesInMemory:
     def close(self) -> None:
         pass
 
+    def abandon(self) -> None:
+        pass
+
     def parts(self, name: TableName, columns: Sequence[str] | None = None) -> Iterator[pl.DataFrame]:
         for part in self._parts[name]:
             yield part if columns is None else part.select(columns)
@@ -216,6 +223,9 @@ class NoTables:
         pass
 
     def close(self) -> None:
+        pass
+
+    def abandon(self) -> None:
         pass
 
     def parts(self, name: TableName, columns: Sequence[str] | None = None) -> Iterator[pl.DataFrame]:

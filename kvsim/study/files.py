@@ -22,6 +22,7 @@ from kvsim.engine.totals import Totals
 from kvsim.engine.unshared import UnsharedTotals
 from kvsim.errors import OutputError
 from kvsim.rules import shown
+from kvsim.study.parquet_stream import ParquetStream
 from kvsim.study.plots import save_memory_plot
 
 FILES: dict[str, str] = {
@@ -106,51 +107,49 @@ def remove_other_results(directory: Path, files: tuple[str, ...]) -> None:
 
 
 class TablesInFiles:
-    """The tables of a run as Parquet files of a folder, written as rows come.
-
-    Many rows come in several parts, which are joined once all are there (`close`). Only the tables named are kept.
-    """
+    """The tables of a run as Parquet files of a folder, written as rows come. Only the tables named are kept."""
 
     def __init__(self, directory: Path, names: Iterable[TableName]) -> None:
         self.directory = directory
-        self._parts: dict[TableName, int] = dict.fromkeys(names, 0)
-        self._held: dict[TableName, pl.DataFrame] = {}
+        self._held: dict[TableName, pl.DataFrame] = {name: pl.DataFrame(schema=SCHEMAS[name]) for name in names}
+        self._streams: dict[TableName, ParquetStream] = {}
 
     def add(self, name: TableName, part: pl.DataFrame) -> None:
-        if name not in self._parts:
+        if name not in self._held:
             return
-        held = self._held.get(name)
-        held = part if held is None else pl.concat([held, part])
-        if held.height >= ROWS_AT_ONCE:
-            with _written_to(self.directory):
-                held.write_parquet(self._part(name, self._parts[name]), compression="lz4", statistics=False)
-            self._parts[name] += 1
-            held = held.clear()
+        held = pl.concat([self._held[name], part])
+        with _written_to(self.directory):
+            while held.height > ROWS_AT_ONCE:
+                # Rows alone say what is a group, so that equal tables are equal files.
+                self._stream(name).write(held[:ROWS_AT_ONCE])
+                held = held[ROWS_AT_ONCE:]
         self._held[name] = held
 
+    def _stream(self, name: TableName) -> ParquetStream:
+        """Files of few rows need none."""
+        stream = self._streams.get(name)
+        if stream is None:
+            path = self.directory / FILES[name]
+            stream = self._streams[name] = ParquetStream(path, SCHEMAS[name], ROWS_AT_ONCE)
+        return stream
+
     def close(self) -> None:
-        """Make one file of each table."""
         with _written_to(self.directory):
-            for name, num_parts in self._parts.items():
-                self._join(name, num_parts)
+            for name, held in self._held.items():
+                stream = self._streams.get(name)
+                if stream is None:
+                    held.write_parquet(self.directory / FILES[name])
+                else:
+                    stream.write(held)
+                    stream.close()
+        self._held = {name: held.clear() for name, held in self._held.items()}
 
-    def _join(self, name: TableName, num_parts: int) -> None:
-        path = self.directory / FILES[name]
-        last = self._held.pop(name, pl.DataFrame(schema=SCHEMAS[name]))
-        if not num_parts:
-            last.write_parquet(path)
-            return
-        parts = [self._part(name, number) for number in range(num_parts + 1)]
-        last.write_parquet(parts[-1])
-        pl.scan_parquet(parts).sink_parquet(path, row_group_size=ROWS_AT_ONCE)
-        for part in parts:
-            part.unlink()
-
-    def _part(self, name: TableName, number: int) -> Path:
-        return self.directory / f"{name}.{number:06}.part"
+    def abandon(self) -> None:
+        for stream in self._streams.values():
+            stream.abandon()
 
     def parts(self, name: TableName, columns: Sequence[str] | None = None) -> Iterator[pl.DataFrame]:
-        if name not in self._parts:
+        if name not in self._held:
             raise ValueError(f"the rows of {name} were not kept: name it among the tables when it is simulated")
         return parquet_parts(self.directory / FILES[name], columns)
 
@@ -256,6 +255,9 @@ class _ReadTables:
         raise AssertionError("these tables are read only")
 
     def close(self) -> None:
+        pass
+
+    def abandon(self) -> None:
         pass
 
     def parts(self, name: TableName, columns: Sequence[str] | None = None) -> Iterator[pl.DataFrame]:
