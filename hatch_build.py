@@ -21,6 +21,7 @@ MODULES = (
     "engine/recorder",
     "engine/simulation",
     "engine/state",
+    "engine/step",
     "engine/timeline",
     "memory/allocator",
     "memory/chain",
@@ -28,6 +29,7 @@ MODULES = (
     "memory/contested",
     "memory/prefix",
     "memory/recount",
+    "workload/request",
 )
 """Of kvsim: the way of a request through the fast form. The form that it is judged by is left as it is."""
 

@@ -14,9 +14,10 @@ from typing import Any
 from kvsim.engine.config import EngineConfig
 from kvsim.engine.latency import LatencyModel
 from kvsim.engine.recorder import Recorder
-from kvsim.engine.scheduler import Sampled, Scheduler, Step
+from kvsim.engine.scheduler import Scheduler
 from kvsim.engine.simulation import Simulation
 from kvsim.engine.state import RequestState
+from kvsim.engine.step import Sampled, Step
 from kvsim.memory.groups import LayerGroup
 from kvsim.memory.paged import PagedAllocator
 from kvsim.model.attention import Attention

@@ -8,9 +8,9 @@ import hashlib
 import json
 
 from kvsim.engine.clocked import ClockedScheduler, can_be_clocked
-from kvsim.engine.scheduler import Sampled, Step
 from kvsim.engine.simulation import Simulation
 from kvsim.engine.state import RequestState
+from kvsim.engine.step import Sampled, Step
 from kvsim.memory.chains import ChainAllocator
 from tests.replay import (
     DIGEST_EVERY,

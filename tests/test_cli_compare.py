@@ -1,13 +1,17 @@
 """kvsim compare: what it prints, where, and how it ends."""
 
 import json
+import signal
+import subprocess
+import time
 from pathlib import Path
 
 import pytest
 
 from tests.study.makers import TINY_TRACE, write_scenario
 from tests.study.sweeps import NEVER_ENDS
-from tests.test_cli import kvsim, refused
+from tests.study.test_sweep_workers import children_of
+from tests.test_cli import command, environment, kvsim, refused
 
 ALLOCATORS = ("--allocators", "paged:4,paged:8,max,pow2,oracle")
 
@@ -92,3 +96,23 @@ def test_compare_has_help() -> None:
     assert "Usage: kvsim compare" in done.stdout
     for form in ("paged:B", "max", "pow2", "oracle", "predicted:ERROR"):
         assert form in done.stdout
+
+
+def test_ctrl_c_is_heard_while_all_processes_are_busy(tmp_path: Path) -> None:
+    arguments = ("compare", write_scenario(tmp_path), *ALLOCATORS, "--set", "workload.num_requests=100000000")
+    process = subprocess.Popen(
+        command(*arguments, "--jobs", "2"),
+        env=environment(),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
+    deadline = time.monotonic() + 60
+    while len(children_of(process.pid, "loky")) < 2:
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+    time.sleep(2)  # longer than it takes to begin a run
+    process.send_signal(signal.SIGINT)
+    assert process.communicate(timeout=30)[0] == ""
+    assert process.returncode == 130

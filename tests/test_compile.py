@@ -6,7 +6,9 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parent.parent
-MODULES = re.findall(r'^    "((?:engine|memory)/\w+)",$', (ROOT / "hatch_build.py").read_text(encoding="utf-8"), re.M)
+MODULES = re.findall(
+    r'^    "((?:engine|memory|workload)/\w+)",$', (ROOT / "hatch_build.py").read_text(encoding="utf-8"), re.M
+)
 
 
 def test_modules_are_named() -> None:

@@ -34,8 +34,9 @@ from kvsim import invariants
 from kvsim.engine.clocked import ClockedScheduler
 from kvsim.engine.config import EngineConfig
 from kvsim.engine.latency import LatencyModel
-from kvsim.engine.scheduler import Sampled, Scheduler, Step
+from kvsim.engine.scheduler import Scheduler
 from kvsim.engine.simulation import Simulation
+from kvsim.engine.step import Sampled, Step
 from kvsim.errors import InvariantError
 from kvsim.invariants import hold
 from kvsim.memory.chain import Chain, Copy, Run

@@ -14,8 +14,9 @@ Rule numbers are those of tests/golden/vllm_scheduler/README.md.
 from kvsim.engine.clock import DecodeClock
 from kvsim.engine.config import EngineConfig
 from kvsim.engine.queue import FirstComeFirstServed
-from kvsim.engine.scheduler import HeldBack, Sampled, Step, check_requests
+from kvsim.engine.scheduler import check_requests
 from kvsim.engine.state import RequestState
+from kvsim.engine.step import HeldBack, Sampled, Step
 from kvsim.memory.allocator import Hit, LeastChange, Memory, Shortfall
 from kvsim.memory.chain import Holder
 from kvsim.memory.chains import ChainAllocator

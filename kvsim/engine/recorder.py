@@ -5,8 +5,8 @@ from typing import Literal, get_args
 
 from attrs import define
 
-from kvsim.engine.scheduler import HeldBack, Sampled, Step
 from kvsim.engine.state import Outcome, RejectReason, RequestState
+from kvsim.engine.step import HeldBack, Sampled, Step
 from kvsim.engine.timeline import ROWS_AT_ONCE, Decoding, Rows, Timeline
 from kvsim.memory.allocator import Occupancy, Shortfall
 

@@ -11,67 +11,21 @@ host has no room for all of a victim, that victim recomputes; V0 would have ende
 """
 
 from collections.abc import Collection, Iterable
-from typing import Literal, Protocol
-
-from attrs import define, field
+from typing import Protocol
 
 from kvsim.engine.admission import ADMISSION, Demand
 from kvsim.engine.config import EngineConfig
 from kvsim.engine.queue import WAITING_QUEUES, WaitingQueue, urgency
 from kvsim.engine.sequences import ONE_SEQUENCE, Sequences
 from kvsim.engine.state import RequestState
+from kvsim.engine.step import Sampled, Step
 from kvsim.invariants import hold
 from kvsim.memory.allocator import Allocator, Hit, LeastChange, Memory, Shortfall
 from kvsim.rules import MAX_TOKENS
 from kvsim.workload.request import Request
 
-HeldBack = Literal["preemption", "max_num_seqs", "token_budget"]
-"""This step preempted somebody (rule 9), all seats are taken, or the tokens of the step are used up."""
-
-
 _Asked = tuple[Request, Hit, int, int | None, int]
 """What an allocator is asked at an admission."""
-
-
-@define(eq=False)
-class Step:
-    """What was decided for one step, or for a window of them. `scheduled` is in the order of scheduling (rules 6
-    and 9).
-    """
-
-    scheduled: dict[RequestState, int] = field(factory=dict)
-    admitted: list[tuple[RequestState, Hit]] = field(factory=list)
-    resumed: list[tuple[RequestState, Hit]] = field(factory=list)
-    preempted: list[RequestState] = field(factory=list)
-    preemption_shortfalls: list[Shortfall] = field(factory=list)
-    """Beside `preempted`: what the request that asked was short of."""
-    refused: RequestState | None = None
-    refusal_shortfall: Shortfall | None = None
-    held_back: HeldBack | None = None
-    """Why the head of the queue was not even tried, where one waited."""
-    prefill_tokens: int = 0
-    decode_seqs: int = 0
-    context_tokens: int = 0
-    swapped_bytes: int = 0
-    """Moved to the host or from it; a step does one or the other, as one that preempts admits nobody (rule 9)."""
-    num_ticks: int = 1
-    """Of a window: how many such steps follow each other, each over one more token of every sequence."""
-    ends_at_arrival: bool = False
-    """A window in which nobody waits ends when somebody comes; behind others they only queue up."""
-
-    @property
-    def is_empty(self) -> bool:
-        """Nothing was scheduled and nothing changed: trying again without a change decides the same."""
-        return not (self.decode_seqs or self.prefill_tokens or self.preempted)
-
-
-@define(slots=True, eq=False)
-class Sampled:
-    """What the end of a step brought: tokens in all, requests with their first one, and those that finished."""
-
-    num_tokens: int = 0
-    first_tokens: list[RequestState] = field(factory=list)
-    finished: list[RequestState] = field(factory=list)
 
 
 class StepScheduler(Protocol):

@@ -21,8 +21,9 @@ from kvsim.engine.alarm import Alarm
 from kvsim.engine.config import EngineConfig
 from kvsim.engine.latency import transfer_ns
 from kvsim.engine.recorder import Recorder
-from kvsim.engine.scheduler import Sampled, Step, StepScheduler
+from kvsim.engine.scheduler import StepScheduler
 from kvsim.engine.state import RejectReason, RequestState
+from kvsim.engine.step import Sampled, Step
 from kvsim.engine.timeline import ROWS_AT_ONCE, Decoding
 from kvsim.memory.allocator import Shortfall
 from kvsim.workload.request import Request

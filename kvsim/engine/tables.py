@@ -154,7 +154,8 @@ def requests_frame(states: list[RequestState]) -> pl.DataFrame:
     frame = _frame([state.row() for state in states], ordinary)
     if any(state.num_preemptions for state in states):
         return frame.hstack(_frame([state.swap_row() for state in states], of_swaps))
-    return frame.with_columns(pl.lit(0, dtype=dtype).alias(name) for name, dtype in of_swaps.items())
+    nothing = np.zeros(len(states), dtype=np.int64)
+    return frame.hstack([pl.Series(name, nothing) for name in of_swaps])
 
 
 def pressure_frame(pressure: list[Pressure]) -> pl.DataFrame:

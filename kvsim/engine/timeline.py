@@ -16,7 +16,6 @@ from typing import Literal, NamedTuple, get_args
 
 import numpy as np
 import numpy.typing as npt
-from attrs import define
 
 from kvsim.memory.allocator import Occupancy
 
@@ -71,15 +70,15 @@ class Decoding(NamedTuple):
         return tick * self.tick_ns + self.longer_ns * (tick * (tick - 1) // 2)
 
 
-@define
 class Pending:
     """Events of steps since the last stretch was written down."""
 
-    admitted: int = 0
-    resumed: int = 0
-    preempted: int = 0
-    refused: int = 0
-    finished: int = 0
+    def __init__(self) -> None:
+        self.admitted = 0
+        self.resumed = 0
+        self.preempted = 0
+        self.refused = 0
+        self.finished = 0
 
 
 Rows = dict[str, Array]

@@ -5,7 +5,7 @@ from typing import Protocol
 import polars as pl
 from attrs import define
 
-from kvsim.engine.scheduler import Sampled, Step
+from kvsim.engine.step import Sampled, Step
 
 
 @define

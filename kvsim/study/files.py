@@ -15,7 +15,7 @@ import polars as pl
 from attrs import astuple
 
 from kvsim.engine.results import Results
-from kvsim.engine.scheduler import HeldBack
+from kvsim.engine.step import HeldBack
 from kvsim.engine.tables import SCHEMAS, MemoryShape, TableName
 from kvsim.engine.timeline import ROWS_AT_ONCE
 from kvsim.engine.totals import Totals

@@ -51,7 +51,7 @@ class PackedTrace(Trace):
             while not isinstance(some := pickle.load(file), int):
                 for request in some:
                     arrival_ns = request.arrival_ns * speedup.denominator // speedup.numerator
-                    yield request if speedup == 1 else evolve(request, arrival_ns=arrival_ns)
+                    yield request if speedup == 1 else request.but(arrival_ns=arrival_ns)
         if skipped is not None:
             skipped.count = some
 

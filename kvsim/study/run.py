@@ -9,8 +9,8 @@ from typing import Any
 from kvsim import __version__
 from kvsim.engine.collect import collect
 from kvsim.engine.results import Results
-from kvsim.engine.scheduler import Sampled
 from kvsim.engine.simulation import FollowUps, Simulation
+from kvsim.engine.step import Sampled
 from kvsim.engine.tables import Tables, TablesInMemory
 from kvsim.engine.totals import Totals
 from kvsim.engine.unshared import UnsharedLevel, UnsharedTotals

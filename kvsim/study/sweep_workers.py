@@ -96,6 +96,10 @@ def run_in_processes(tasks: Sequence[Task], jobs: int) -> Iterator[Done]:
                 yield Done(suspect.number, Record.failed("its process died, as happens when memory runs out"))
 
 
+_LOOK_AGAIN_SECONDS = 0.2
+"""polars has the kernel go on with a wait that Ctrl-C has broken off: one without an end would not hear of it."""
+
+
 class _Left(NamedTuple):
     """When a process has died: the tasks that were handed out, and those that were not."""
 
@@ -117,7 +121,7 @@ def _run_together(tasks: Sequence[Task], jobs: int) -> Generator[Done, None, _Le
             while waiting and len(running) < 2 * jobs:
                 task = waiting.popleft()
                 running[pool.submit(task.measure, task.scenario, task.packed)] = task
-            for future in wait(running, return_when=FIRST_COMPLETED).done:
+            for future in wait(running, _LOOK_AGAIN_SECONDS, FIRST_COMPLETED).done:
                 yield Done(running[future].number, future.result())
                 del running[future]
         ended_well = True

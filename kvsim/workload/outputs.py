@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
-from attrs import define, evolve, field, frozen, validators
+from attrs import define, field, frozen, validators
 
 from kvsim.rules import Consistent, between
 from kvsim.workload.request import Request, Span
@@ -47,7 +47,7 @@ def sample_requests(request: Request, num_samples: int) -> Iterator[Request]:
         output = request.output
         if sample:
             output = (Span(f"out:{request.id}#{sample}", 0, request.output_tokens),)
-        yield evolve(request, id=request.id * num_samples + sample, output=output)
+        yield request.but(id=request.id * num_samples + sample, output=output)
 
 
 @define

@@ -3,8 +3,6 @@
 from collections.abc import Iterable
 from typing import NamedTuple
 
-from attrs import define, field
-
 Source = int | str
 """Name of a run of tokens: a trace's block id, "sys:3", "user:17", "out:17"."""
 
@@ -39,22 +37,12 @@ def num_tokens(content: Content) -> int:
     return content[0].length if len(content) == 1 else sum([span.length for span in content])
 
 
-@define(init=False, unsafe_hash=True)
 class Request:
-    """What one user asks for. Nothing here changes while it runs (a frozen class would take twice as long to make).
+    """What one user asks for. Nothing here changes while it runs.
 
     `output_tokens` is what it generates if nothing cuts it short; `output` names those tokens, so that a
     later prompt may contain them. At `abort_ns` its client hangs up.
     """
-
-    id: int
-    arrival_ns: int
-    prompt: Content
-    output: Content
-    priority: int
-    abort_ns: int | None
-    prompt_tokens: int = field(init=False)
-    output_tokens: int = field(init=False)
 
     def __init__(
         self,
@@ -75,6 +63,29 @@ class Request:
         self.output_tokens = output[0][2] if len(output) == 1 else num_tokens(output)
         assert self.prompt_tokens >= 1, "a request has at least one prompt token"
         assert self.output_tokens >= 1, "a request generates at least one token"
+
+    def _said(self) -> tuple[int, int, Content, Content, int, int | None]:
+        return self.id, self.arrival_ns, self.prompt, self.output, self.priority, self.abort_ns
+
+    def __eq__(self, other: object) -> bool:
+        return self._said() == other._said() if isinstance(other, Request) else NotImplemented
+
+    def __hash__(self) -> int:
+        return hash(self._said())
+
+    def __repr__(self) -> str:
+        return f"Request{self._said()}"
+
+    def but(self, *, id: int | None = None, arrival_ns: int | None = None, output: Content | None = None) -> "Request":
+        """The same request with another id, at another time or with another output."""
+        return Request(
+            self.id if id is None else id,
+            self.arrival_ns if arrival_ns is None else arrival_ns,
+            self.prompt,
+            self.output if output is None else output,
+            self.priority,
+            self.abort_ns,
+        )
 
 
 def make_request(id: int, arrival_ns: int, prompt: Content, output_tokens: int, priority: int = 0) -> Request:

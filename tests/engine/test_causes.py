@@ -13,8 +13,9 @@ from hypothesis import Phase, find, given, settings
 
 from kvsim.engine.metrics import METRICS
 from kvsim.engine.recorder import Recorder
-from kvsim.engine.scheduler import Scheduler, Step
+from kvsim.engine.scheduler import Scheduler
 from kvsim.engine.simulation import Simulation
+from kvsim.engine.step import Step
 from kvsim.engine.tables import MemoryShape, pressure_frame, requests_frame, timeline_frame
 from kvsim.engine.timeline import EVENTS
 from kvsim.engine.totals import Totals

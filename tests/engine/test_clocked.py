@@ -15,8 +15,9 @@ from hypothesis import strategies as st
 from kvsim.engine.clocked import ClockedScheduler, can_be_clocked
 from kvsim.engine.config import EngineConfig
 from kvsim.engine.latency import LatencyModel
-from kvsim.engine.scheduler import Scheduler, Step, StepScheduler
+from kvsim.engine.scheduler import Scheduler, StepScheduler
 from kvsim.engine.simulation import FollowUps, Simulation
+from kvsim.engine.step import Step
 from kvsim.engine.tables import MemoryShape, pressure_frame, requests_frame, timeline_frame
 from kvsim.memory.chains import ChainAllocator
 from kvsim.memory.groups import LayerGroup

@@ -13,9 +13,10 @@ from hypothesis import strategies as st
 from kvsim.engine.admission import ADMISSION, GATES
 from kvsim.engine.config import EngineConfig
 from kvsim.engine.latency import LatencyModel, transfer_ns
-from kvsim.engine.scheduler import Scheduler, Step
+from kvsim.engine.scheduler import Scheduler
 from kvsim.engine.simulation import Simulation
 from kvsim.engine.state import RequestState
+from kvsim.engine.step import Step
 from kvsim.memory.groups import LayerGroup
 from kvsim.memory.paged import PagedAllocator
 from kvsim.workload.request import Request

@@ -1,8 +1,8 @@
 from typing import Any
 
 from kvsim.engine.recorder import Pressure, Recorder
-from kvsim.engine.scheduler import Sampled, Step
 from kvsim.engine.state import RequestState
+from kvsim.engine.step import Sampled, Step
 from kvsim.engine.timeline import EVENTS, LEVELS, ROWS_AT_ONCE, Decoding, Rows
 from kvsim.memory.allocator import Hit, LeastChange, Occupancy, Shortfall
 from tests.makers import make_request

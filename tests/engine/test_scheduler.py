@@ -5,8 +5,9 @@ from typing import Any
 import pytest
 
 from kvsim.engine.config import EngineConfig
-from kvsim.engine.scheduler import Sampled, Scheduler, Step
+from kvsim.engine.scheduler import Scheduler
 from kvsim.engine.state import RequestState
+from kvsim.engine.step import Sampled, Step
 from kvsim.errors import InvariantError
 from kvsim.memory.allocator import Shortfall
 from kvsim.memory.paged import PagedAllocator

@@ -7,10 +7,11 @@ from hypothesis import strategies as st
 
 from kvsim.engine.config import EngineConfig
 from kvsim.engine.latency import LatencyModel
-from kvsim.engine.scheduler import Scheduler, Step
+from kvsim.engine.scheduler import Scheduler
 from kvsim.engine.sequences import ONE_SEQUENCE, Sequences
 from kvsim.engine.simulation import Simulation
 from kvsim.engine.state import RequestState
+from kvsim.engine.step import Step
 from kvsim.engine.unshared import UnsharedLevel
 from kvsim.memory.beams import Beams
 from kvsim.memory.paged import PagedAllocator

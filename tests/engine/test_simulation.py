@@ -6,16 +6,16 @@ from typing import Any
 
 import numpy as np
 import pytest
-from attrs import evolve
 from hypothesis import given
 from hypothesis import strategies as st
 
 from kvsim.engine.config import EngineConfig
 from kvsim.engine.latency import LatencyModel
 from kvsim.engine.recorder import Pressure, Recorder
-from kvsim.engine.scheduler import Sampled, Scheduler, Step
+from kvsim.engine.scheduler import Scheduler
 from kvsim.engine.simulation import FollowUps, Simulation, ticks_until
 from kvsim.engine.state import RequestState
+from kvsim.engine.step import Sampled, Step
 from kvsim.engine.tables import pressure_frame, requests_frame
 from kvsim.engine.timeline import Rows
 from kvsim.memory.allocator import Occupancy, Shortfall
@@ -595,7 +595,7 @@ class Chain:
 
     def __call__(self, now: int, ended: Request, complete: bool) -> list[Request]:
         self.told.append((now, ended.id, complete))
-        return [evolve(self.requests.pop(0), arrival_ns=now + self.wait_ns)] if self.requests else []
+        return [self.requests.pop(0).but(arrival_ns=now + self.wait_ns)] if self.requests else []
 
 
 def test_what_follows_at_once_is_seen_by_the_step_that_begins_there() -> None:

@@ -2,8 +2,8 @@ import polars as pl
 import pytest
 
 from kvsim.engine.recorder import Pressure, Recorder
-from kvsim.engine.scheduler import Step
 from kvsim.engine.state import RequestState
+from kvsim.engine.step import Step
 from kvsim.engine.tables import (
     PRESSURE_COLUMNS,
     REQUEST_COLUMNS,

@@ -5,7 +5,6 @@ from typing import Any
 
 import polars as pl
 import pytest
-from attrs import evolve
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -14,6 +13,7 @@ from kvsim.rules import Contradiction
 from kvsim.study.run import simulate
 from kvsim.study.scenario import load_scenario
 from kvsim.workload.generate import Agents, Closed, ExponentialTime, Fixed, FixedTime, Sessions
+from kvsim.workload.request import Request
 from tests.study.checks import check_conservation
 from tests.study.makers import write_scenario
 from tests.workload.generate.makers import SECOND
@@ -106,7 +106,7 @@ def test_whatever_ends_a_request_frees_its_client(tmp_path: Path, overrides: tup
 def test_an_abort_frees_its_client() -> None:
     traffic = make_closed().traffic(1)
     first = next(iter(traffic))
-    (again,) = traffic.follow_ups(7, evolve(first, abort_ns=5), False)
+    (again,) = traffic.follow_ups(7, Request(first.id, first.arrival_ns, first.prompt, first.output, abort_ns=5), False)
     assert (again.arrival_ns, again.prompt_tokens) == (7, 10)
 
 
