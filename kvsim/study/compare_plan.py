@@ -166,6 +166,10 @@ def _usual(memory: MemoryTable) -> tuple[AllocatorSpec, ...]:
 def _need_comparable(path: Path, specs: Sequence[AllocatorSpec], overrides: tuple[str, ...]) -> None:
     """All serve the same requests, so none is told which is the longest."""
     for spec in specs:
+        if spec.kind == "predicted" and spec.argument is not None and spec.argument > 1:
+            raise KvsimError(
+                f"the ERROR of predicted:ERROR must be at most 1 in a run, where it goes both ways, got {spec.name}"
+            )
         if spec.argument is not None and KINDS[spec.kind].argument == "LEN":
             longest = load_scenario(path, overrides).engine.max_model_len
             known = "that of the model" if longest is None else f"{longest:,}"

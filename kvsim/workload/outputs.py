@@ -32,7 +32,9 @@ class SeveralOutputs(Consistent):
 def outputs_contradict(values: Mapping[str, Any]) -> list[str]:
     sentences = []
     if values["samples"] is not None and values["beam_width"] is not None:
-        sentences.append("samples and beam_width contradict each other: give one or the other")
+        sentences.append(
+            "samples and beam_width contradict each other: give one or the other (--set workload.samples= removes one)"
+        )
     if values["beam_concentration"] is not None and values["beam_width"] is None:
         sentences.append("beam_concentration needs beam_width")
     return sentences

@@ -137,6 +137,7 @@ def test_the_allocator_of_the_scenario_does_not_matter(tmp_path: Path) -> None:
     ("arguments", "message"),
     [
         (("max:2048",), "max:2048 must be written max here: the longest request is engine.max_model_len, 128, for all allocators alike; --set engine.max_model_len=2048 changes it for all"),
+        (("oracle,predicted:5",), "the ERROR of predicted:ERROR must be at most 1 in a run, where it goes both ways, got predicted:5"),
         (("paged:4,pow2:64",), "pow2:64 must be written pow2 here: the longest request is engine.max_model_len, 128, for all allocators alike; --set engine.max_model_len=64 changes it for all"),
         (("paged:4,max", ["memory.block_size=2,4"]), "--vary: memory.block_size is varied, and said by the allocator paged:4 as well"),
         (("paged:4,max", ["memory.allocator=max,oracle"]), "--vary: memory.allocator is varied, and said by the allocator paged:4 as well"),
@@ -151,7 +152,6 @@ def test_the_allocator_of_the_scenario_does_not_matter(tmp_path: Path) -> None:
         ((None, ["seed=1,2"]), "a comparison has one seed: --set seed=2 gives another, kvsim sweep averages over several"),
         ((None, {"seed": [1]}), "a comparison has one seed: --set seed=2 gives another, kvsim sweep averages over several"),
         ((None, ["memory.block_size=2,2"]), "--vary: memory.block_size has the value 2 twice"),
-        (("predicted:1.5,max",), "memory.prediction_error must be between 0 and 1, got 1.5 (with allocator = predicted:1.5)"),
         (("paged:4,paged:200",), "memory.num_blocks must hold at least two blocks of 6.25 KiB, as the engine keeps one, got 4.12 KiB (with allocator = paged:200)"),
         (("paged:8", None, "memory.num_blocks=1"), "memory.num_blocks must be between 2 and 16,777,216, got 1"),
         ((None, None, "memory.block_size=0"), "memory.block_size must be between 1 and 1,000,000,000, got 0"),
