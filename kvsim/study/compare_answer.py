@@ -45,6 +45,9 @@ def answer(comparison: Comparison) -> str:
     ground = _ground(comparison, rows)
     if all(row.record.figures == rows[0].record.figures for row in rows):
         return f"{ground} it makes no difference: all figures are equal."
+    saved = _saved(rows)
+    if saved is not None:
+        return f"{ground} {saved}"
     best, worst = min(rows, key=_trouble), max(rows, key=_trouble)
     few, many = _batched(worst), _batched(best)
     if many >= ABOUT_AS_MANY * few:
@@ -55,6 +58,21 @@ def answer(comparison: Comparison) -> str:
     at_once = f"{many:,.2f}" if f"{many:,.2f}" == f"{few:,.2f}" else f"{many:,.2f} and {few:,.2f}"
     troubles = f"{best.label} troubles requests least and {worst.label} most"
     return f"{ground} {troubles}, with {at_once} of them at once.{_apart(best, worst)}"
+
+
+def _saved(rows: list[Row]) -> str | None:
+    """Of several outputs from one prompt what they share is asked; how many run at once counts groups here, and
+    single samples there.
+    """
+    shares = {row.label: row.figure("sample_saved_share") for row in rows}
+    known = {label: share for label, share in shares.items() if share is not None}
+    if len(known) < len(rows) or len(set(known.values())) == 1:
+        return None
+    most, least = max(known, key=known.__getitem__), min(known, key=known.__getitem__)
+    return (
+        f"{most} saves most of the blocks that outputs of one prompt would take without sharing, {known[most]:.2%}, "
+        f"and {least} least, {known[least]:.2%}."
+    )
 
 
 def _ground(comparison: Comparison, rows: list[Row]) -> str:

@@ -113,8 +113,9 @@ def _on_outputs(scenario: Scenario) -> Iterator[str]:
             )
         return
     yield (
-        "The outputs of a request are admitted, preempted and ended together, as in vLLM V0, and are equally long; "
-        "different requests share nothing, as there is no prefix cache."
+        "The outputs of a request are admitted, preempted and ended together, as in vLLM V0, and are equally long; all "
+        "of them count as one request that runs or waits. Different requests share nothing, as there is no prefix "
+        "cache."
     )
     if scenario.workload.beam_width is not None:
         yield (

@@ -51,7 +51,10 @@ def test_a_row_a_run_of_what_differs_and_below_it_what_does_not(tmp_path: Path) 
         ["max", "20.00", "0", "30.00", "50.00", "30.00", "1.50", "1,234", "2", "s"],
     ]
     assert "The same in all: pool 1 GiB, allocated 50.00 %." in lines
-    assert "0 in all: padding, cached, rejected, timed out, preempted, prefix hits, 95 % wait, duration." in lines
+    assert (
+        "0 in all: padding, cached, rejected, timed out, preempted, recomputed tokens, swapped out, "
+        "saved by sharing outputs, prefix hits, 95 % wait, duration." in lines
+    )
     assert "Arrivals, lengths and content of the requests were the same in all, by their digests." in lines
     assert "live, tail, reserved, unused: of what is allocated; external: of the pool." in lines
     assert f"paged:B: {ABOUT['paged']}; max: {ABOUT['max']}." in lines
@@ -62,7 +65,9 @@ def test_a_narrow_console_gets_memory_and_requests_apart(tmp_path: Path) -> None
     times = ("waited_p50_ns", "waited_p95_ns", "duration_ns")
     shares = ("pool_used_mean", "external_share", "hit_share")
     everything = dict.fromkeys(FIGURES, 234_567) | dict.fromkeys(shares, 0.1234) | dict.fromkeys(times, 99 * 10**9)
-    everything["batched_mean"] = 123.4
+    everything |= {"batched_mean": 123.4} | dict.fromkeys(
+        ("recomputed_tokens", "swapped_out_bytes", "sample_saved_share"), 1
+    )
     parts = dict.fromkeys(("live", "tail", "reserved", "unused", "padding", "external", "cached", "blank"), 7)
     runs = [everything | parts, dict.fromkeys(FIGURES, 1) | {"live": 1}]
     for keys, width in (("memory.placement=buddy", 106), ("memory.prefix_cache_retention=boundaries", 120)):
@@ -155,3 +160,20 @@ def test_a_run_comparison_is_printed_and_written(vary: Any, tmp_path: Path) -> N
     lines = printed(comparison, 80)
     assert max(map(len, lines)) <= 80
     assert sum(line.startswith("oracle ") for line in lines) >= 1
+
+
+def test_what_is_swapped_and_computed_again_has_columns(tmp_path: Path) -> None:
+    runs = [{"swapped_out_bytes": 2**30, "recomputed_tokens": 0}, {"swapped_out_bytes": 0, "recomputed_tokens": 1234}]
+    lines = printed(make_comparison(tmp_path, "paged:4,max", *(PAGED | run for run in runs)), 200)
+    rows = {line.split()[0]: line for line in lines if line.startswith(("paged:4 ", "max "))}
+    assert "1 GiB" in rows["paged:4"]
+    assert "1,234" in rows["max"]
+
+
+def test_of_several_outputs_what_they_share_is_said(tmp_path: Path) -> None:
+    runs = [PAGED | {"sample_saved_share": share} for share in (0.0968, 0.0)]
+    text = " ".join(printed(make_comparison(tmp_path, "paged:4,paged:8", *runs), 200))
+    assert (
+        "paged:4 saves most of the blocks that outputs of one prompt would take without sharing, 9.68%, and paged:8 "
+        "least, 0.00%." in text
+    )
