@@ -53,7 +53,7 @@ def test_a_row_a_run_of_what_differs_and_below_it_what_does_not(tmp_path: Path) 
     assert "The same in all: pool 1 GiB, allocated 50.00 %." in lines
     assert (
         "0 in all: padding, cached, rejected, timed out, preempted, recomputed tokens, swapped out, "
-        "saved by sharing outputs, prefix hits, 95 % wait, duration." in lines
+        "saved by sharing outputs, prefix hits, 95 % wait, duration." in " ".join(lines)
     )
     assert "Arrivals, lengths and content of the requests were the same in all, by their digests." in lines
     assert "live, tail, reserved, unused: of what is allocated; external: of the pool." in lines
