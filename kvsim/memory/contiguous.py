@@ -17,8 +17,9 @@ from collections.abc import Callable
 from attrs import define, field, frozen
 
 from kvsim.invariants import hold
-from kvsim.memory.allocator import Hit, LeastChange, Occupancy, Shortfall, StaysOnDevice
+from kvsim.memory.allocator import Hit, LeastChange, Occupancy, Shortfall
 from kvsim.memory.extents import PLACEMENTS, Extent
+from kvsim.memory.on_device import StaysOnDevice
 from kvsim.rules import between
 from kvsim.workload.generate.streams import random_stream
 from kvsim.workload.request import Request

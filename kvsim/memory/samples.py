@@ -19,8 +19,9 @@ from collections import Counter
 from attrs import define
 
 from kvsim.invariants import hold
-from kvsim.memory.allocator import Hit, LeastChange, Occupancy, Shortfall, StaysOnDevice
+from kvsim.memory.allocator import Hit, LeastChange, Occupancy, Shortfall
 from kvsim.memory.beams import Beams
+from kvsim.memory.on_device import StaysOnDevice
 from kvsim.memory.pool import BlockPool
 from kvsim.workload.request import Request
 
