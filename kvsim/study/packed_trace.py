@@ -31,7 +31,7 @@ def pack_trace(trace: Trace, base: Path, path: Path) -> None:
     requests = parsed_alike(trace).requests(base, skipped)
     with path.open("wb") as file:
         while some := list(islice(requests, _REQUESTS_AT_ONCE)):
-            pickle.dump(some, file, pickle.HIGHEST_PROTOCOL)
+            pickle.dump([request.values() for request in some], file, pickle.HIGHEST_PROTOCOL)
         pickle.dump(skipped.count, file, pickle.HIGHEST_PROTOCOL)
 
 
@@ -49,7 +49,8 @@ class PackedTrace(Trace):
         speedup = Fraction(str(self.speedup))
         with self._open() as file:
             while not isinstance(some := pickle.load(file), int):
-                for request in some:
+                for values in some:
+                    request = Request(*values)
                     arrival_ns = request.arrival_ns * speedup.denominator // speedup.numerator
                     yield request if speedup == 1 else request.but(arrival_ns=arrival_ns)
         if skipped is not None:

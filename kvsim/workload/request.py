@@ -64,17 +64,18 @@ class Request:
         assert self.prompt_tokens >= 1, "a request has at least one prompt token"
         assert self.output_tokens >= 1, "a request generates at least one token"
 
-    def _said(self) -> tuple[int, int, Content, Content, int, int | None]:
+    def values(self) -> tuple[int, int, Content, Content, int, int | None]:
+        """What makes an equal request."""
         return self.id, self.arrival_ns, self.prompt, self.output, self.priority, self.abort_ns
 
     def __eq__(self, other: object) -> bool:
-        return self._said() == other._said() if isinstance(other, Request) else NotImplemented
+        return self.values() == other.values() if isinstance(other, Request) else NotImplemented
 
     def __hash__(self) -> int:
-        return hash(self._said())
+        return hash(self.values())
 
     def __repr__(self) -> str:
-        return f"Request{self._said()}"
+        return f"Request{self.values()}"
 
     def but(self, *, id: int | None = None, arrival_ns: int | None = None, output: Content | None = None) -> "Request":
         """The same request with another id, at another time or with another output."""
