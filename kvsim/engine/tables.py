@@ -90,7 +90,7 @@ def timeline_frame(rows: Rows, shape: MemoryShape) -> pl.DataFrame:
     return pl.DataFrame({name: np.ascontiguousarray(columns[name]) for name in TIMELINE_COLUMNS})
 
 
-REQUEST_COLUMNS: dict[str, Any] = {
+_ORDINARY_COLUMNS: dict[str, Any] = {
     "request_id": pl.Int64,
     "arrival_ns": pl.Int64,
     "priority": pl.Int64,
@@ -109,12 +109,17 @@ REQUEST_COLUMNS: dict[str, Any] = {
     "blocked_ns": pl.Int64,
     "preemptions": pl.Int64,
     "recomputed_tokens": pl.Int64,
+}
+
+_SWAP_COLUMNS: dict[str, Any] = {
     "swaps": pl.Int64,
     "swap_fallbacks": pl.Int64,
     "swapped_out_bytes": pl.Int64,
     "swapped_in_bytes": pl.Int64,
     "swap_dropped_bytes": pl.Int64,
 }
+
+REQUEST_COLUMNS = _ORDINARY_COLUMNS | _SWAP_COLUMNS
 """One row per request, in order of arrival; `RequestState.row` has the values, and `swap_row` those from `swaps` on."""
 
 PRESSURE_COLUMNS: dict[str, Any] = {
@@ -148,14 +153,11 @@ _pressure_row = attrgetter(
 
 def requests_frame(states: list[RequestState]) -> pl.DataFrame:
     """Columns of swaps cost nothing where nobody was preempted."""
-    names = list(REQUEST_COLUMNS)
-    ordinary = {name: REQUEST_COLUMNS[name] for name in names[: names.index("swaps")]}
-    of_swaps = {name: REQUEST_COLUMNS[name] for name in names[names.index("swaps") :]}
-    frame = _frame([state.row() for state in states], ordinary)
+    frame = _frame([state.row() for state in states], _ORDINARY_COLUMNS)
     if any(state.num_preemptions for state in states):
-        return frame.hstack(_frame([state.swap_row() for state in states], of_swaps))
+        return frame.hstack(_frame([state.swap_row() for state in states], _SWAP_COLUMNS))
     nothing = np.zeros(len(states), dtype=np.int64)
-    return frame.hstack([pl.Series(name, nothing) for name in of_swaps])
+    return frame.hstack([pl.Series(name, nothing) for name in _SWAP_COLUMNS])
 
 
 def pressure_frame(pressure: list[Pressure]) -> pl.DataFrame:
