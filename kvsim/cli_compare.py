@@ -2,16 +2,12 @@
 
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
-from kvsim.cli_options import JsonOption
+from kvsim.cli_options import JobsOption, JsonOption, ScenarioArgument, SetOption, need_all
 from kvsim.console import need_picture_name, print_json, print_page, progress_bar
-from kvsim.errors import KvsimError
-
-if TYPE_CHECKING:
-    from kvsim.study.compare import Comparison
 
 
 def mount(app: typer.Typer) -> None:
@@ -20,7 +16,7 @@ def mount(app: typer.Typer) -> None:
 
 
 def compare(
-    scenario: Annotated[Path, typer.Argument(help="Scenario file (TOML).")],
+    scenario: ScenarioArgument,
     allocators: Annotated[
         str | None,
         typer.Option(
@@ -36,11 +32,8 @@ def compare(
             help="Values 1,2,4 or START:STOP:STEP of a key; repeatable. Each with every allocator.",
         ),
     ] = None,
-    set_: Annotated[
-        list[str] | None,
-        typer.Option("--set", metavar="TABLE.KEY=VALUE", help="Override a key; an empty value removes it. Repeatable."),
-    ] = None,
-    jobs: Annotated[int | None, typer.Option(help="Processes; else one a processor.")] = None,
+    set_: SetOption = None,
+    jobs: JobsOption = None,
     plot: Annotated[
         Path | None, typer.Option(help="Draw what the pools consisted of, and what became of the requests, here.")
     ] = None,
@@ -87,11 +80,4 @@ def compare(
         print_json(comparison_json(comparison))
     else:
         print_page(comparison_page(comparison))
-    _need_all(comparison)
-
-
-def _need_all(comparison: "Comparison") -> None:
-    """Raises KvsimError that names the runs that failed."""
-    if failures := comparison.failures:
-        listed = "".join(f"\n  {failure}" for failure in failures)
-        raise KvsimError(f"{len(failures):,} of {len(comparison.rows):,} runs failed{listed}")
+    need_all(comparison.failures, len(comparison.rows))

@@ -1,4 +1,4 @@
-"""What commands about traces share: the options that say how a file is read, and what is made of them."""
+"""What commands share: the options that say what is run, or how a trace is read, and what is made of them."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -9,6 +9,13 @@ import typer
 if TYPE_CHECKING:
     from kvsim.study.trace_file import TraceFile
     from kvsim.workload.traces import Columns, Options
+
+ScenarioArgument = Annotated[Path, typer.Argument(help="Scenario file (TOML).")]
+SetOption = Annotated[
+    list[str] | None,
+    typer.Option("--set", metavar="TABLE.KEY=VALUE", help="Override a key; an empty value removes it. Repeatable."),
+]
+JobsOption = Annotated[int | None, typer.Option(help="Processes; else one a processor.")]
 
 TraceArgument = Annotated[Path, typer.Argument(help="Trace file: plain, gzip, zstd or Parquet.")]
 FormatOption = Annotated[str | None, typer.Option(help="Format of the trace; recognised if not given.")]
@@ -98,3 +105,12 @@ def say_passed_over(file: "TraceFile") -> None:
 
     if file.reading.bad_rows:
         print(f"passed over {file.reading.bad_rows:,} bad rows of {file.path}", file=sys.stderr)
+
+
+def need_all(failures: Sequence[str], num_runs: int) -> None:
+    """Raises KvsimError that names the runs that failed."""
+    from kvsim.errors import KvsimError
+
+    if failures:
+        listed = "".join(f"\n  {failure}" for failure in failures)
+        raise KvsimError(f"{len(failures):,} of {num_runs:,} runs failed{listed}")

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from attrs import define
 
+from kvsim.cli_options import JobsOption, ScenarioArgument, SetOption, need_all
 from kvsim.console import print_json, print_page, progress_bar
-from kvsim.errors import KvsimError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -22,7 +22,7 @@ def mount(app: typer.Typer) -> None:
 
 
 def sweep(
-    scenario: Annotated[Path, typer.Argument(help="Scenario file (TOML).")],
+    scenario: ScenarioArgument,
     vary: Annotated[
         list[str] | None,
         typer.Option(
@@ -36,11 +36,8 @@ def sweep(
     out: Annotated[
         Path | None, typer.Option(help="Folder for sweep.parquet and sweep.png, in which finished runs are kept.")
     ] = None,
-    set_: Annotated[
-        list[str] | None,
-        typer.Option("--set", metavar="TABLE.KEY=VALUE", help="Override a key; an empty value removes it. Repeatable."),
-    ] = None,
-    jobs: Annotated[int | None, typer.Option(help="Processes; else one a processor.")] = None,
+    set_: SetOption = None,
+    jobs: JobsOption = None,
     dask: Annotated[
         str | None, typer.Option(metavar="ADDRESS", help="Scheduler of a Dask cluster that runs them instead.")
     ] = None,
@@ -124,6 +121,4 @@ def _report(swept: "Sweep", out: Path | None) -> None:
         print(f"{swept.num_kept:,} of {swept.table.height:,} runs were kept from before", file=sys.stderr)
     if out is not None:
         print(f"wrote {out / 'sweep.parquet'} and {out / 'sweep.png'}", file=sys.stderr)
-    if failures := swept.failures:
-        listed = "".join(f"\n  {failure}" for failure in failures)
-        raise KvsimError(f"{len(failures):,} of {swept.table.height:,} runs failed{listed}")
+    need_all(swept.failures, swept.table.height)
