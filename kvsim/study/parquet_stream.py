@@ -44,7 +44,9 @@ class ParquetStream:
             yield frame
 
     def write(self, frame: pl.DataFrame) -> None:
-        self._put(frame)
+        if not self._put(frame):
+            assert self._error is not None, "it writes to the last frame"
+            raise self._error
 
     def close(self) -> None:
         """All rows have come; returns when the file is whole."""
@@ -55,21 +57,15 @@ class ParquetStream:
 
     def abandon(self) -> None:
         """Returns when nothing is written any more."""
-        while self._thread.is_alive():
-            try:
-                self._frames.put(None, timeout=_LOOK_AGAIN_SECONDS)
-            except Full:
-                continue
-            break
+        self._put(None)
         self._thread.join()
 
-    def _put(self, frame: pl.DataFrame | None) -> None:
-        """Wait until it is taken, or raise what has ended the writing."""
+    def _put(self, frame: pl.DataFrame | None) -> bool:
+        """Wait until it is taken; False where the writing has ended before."""
         while self._thread.is_alive():
             try:
                 self._frames.put(frame, timeout=_LOOK_AGAIN_SECONDS)
             except Full:
                 continue
-            return
-        assert self._error is not None, "it writes to the last frame"
-        raise self._error
+            return True
+        return False
