@@ -1,7 +1,7 @@
 """Imports point one way.
 
-errors, units, rules, invariants <- model, workload <- memory <- engine <- study <- console, cli_options <- cli_compare,
-cli_sweep, cli_trace, cli_waste <- cli
+errors, units, rules, invariants <- model, workload <- memory <- engine <- study <- view <- console, cli_options <-
+cli_app, cli_compare, cli_diff, cli_measured, cli_report, cli_sweep, cli_trace, cli_waste <- cli
 """
 
 import ast
@@ -19,6 +19,7 @@ PACKAGE = Path(kvsim.__file__).parent
 MODULES = sorted(PACKAGE.rglob("*.py"))
 
 FOUNDATION = {"errors", "units", "rules", "invariants"}
+COMMANDS = ("cli_compare", "cli_sweep", "cli_trace", "cli_waste")
 MAY_IMPORT = {
     **dict.fromkeys(FOUNDATION, FOUNDATION),
     # What a token costs and who asks for it do not know each other.
@@ -27,14 +28,15 @@ MAY_IMPORT = {
     "memory": {"memory", "model", "workload"} | FOUNDATION,
     "engine": {"engine", "memory", "model", "workload"} | FOUNDATION,
     "study": {"study", "engine", "memory", "model", "workload"} | FOUNDATION,
+    # What is looked at in a browser.
+    "view": {"view", "study", "engine", "memory", "model", "workload"} | FOUNDATION,
     "console": FOUNDATION,
     "cli_options": {"study", "workload"} | FOUNDATION,
     **dict.fromkeys(
-        ("cli_compare", "cli_sweep", "cli_trace", "cli_waste"),
-        {"cli_options", "console", "study", "engine", "memory", "model", "workload"} | FOUNDATION,
+        COMMANDS, {"cli_options", "console", "view", "study", "engine", "memory", "model", "workload"} | FOUNDATION
     ),
     "cli": {
-        *("cli_compare", "cli_sweep", "cli_trace", "cli_waste"),
+        *COMMANDS,
         *("console", "study", "engine", "memory", "model", "workload"),
         *FOUNDATION,
     },
@@ -100,6 +102,12 @@ def test_imports_point_one_way(path: Path) -> None:
 def test_only_the_simulation_and_its_alarm_know_simpy(path: Path) -> None:
     knows = any(found.name.partition(".")[0] == "simpy" for found in of(path))
     assert knows == (place(path) in ("engine/alarm.py", "engine/simulation.py"))
+
+
+@pytest.mark.parametrize("path", MODULES, ids=place)
+def test_only_what_is_looked_at_in_a_browser_knows_bokeh(path: Path) -> None:
+    knows = any(found.name.partition(".")[0] in ("bokeh", "jinja2", "tornado") for found in of(path))
+    assert not knows or layer(path) == "view"
 
 
 @pytest.mark.parametrize("path", MODULES, ids=place)
