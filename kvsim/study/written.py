@@ -36,14 +36,14 @@ def written(value: Exact | None, unit: str) -> str:
     if unit == "ns":
         return written_time(value)
     if unit == "bytes":
-        return written_bytes(value) if abs(value) >= 1 or not value else f"{_two_decimals(value)} B"
+        return written_bytes(value) if not 0 < value < 1 else f"{_two_decimals(value)} B"
     return f"{_count(value)} {unit if value != 1 else unit.removesuffix('s')}"
 
 
 def written_distance(distance: Exact, unit: str) -> str:
     """How far two figures of a unit lie apart: as `written`, but two shares lie so many points of a percent apart."""
-    distance = abs(distance)
-    return f"{_two_decimals(100 * distance)} points" if unit == "share" else written(distance, unit)
+    size = distance if distance >= 0 else -distance
+    return f"{_two_decimals(100 * size)} points" if unit == "share" else written(size, unit)
 
 
 def written_change(change: Exact, unit: str) -> str:
