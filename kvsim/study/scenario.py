@@ -224,6 +224,11 @@ def scenario_dict(scenario: Scenario) -> dict[str, Any]:
     return table_of(scenario, WORKLOADS, LENGTHS, DURATIONS)
 
 
+def scenario_units(table: Mapping[str, Any]) -> dict[str, str]:
+    """The unit of each key of a `scenario_dict` that has one, by its dotted name: bytes, bytes/s or ns."""
+    return TableReader(WORKLOADS, LENGTHS, DURATIONS).units(table, Scenario)
+
+
 def named_overrides(overrides: Iterable[str]) -> str:
     """Such as "with memory.block_size = 128, without engine.timeout"; "" for none. The last of a key counts."""
     values = {key.strip(): value.strip() for key, _, value in (override.partition("=") for override in overrides)}
