@@ -21,6 +21,9 @@ _TRAFFIC = {
 
 _MOST_INPUTS = 6
 
+_DECIDE_NOTHING = ("question", "overrides")
+"""Not worth a word where other keys differ: overrides are keys of the scenario, which speak for themselves."""
+
 
 @frozen
 class Part:
@@ -206,8 +209,7 @@ class Differences:
         return f"The {' and '.join(different)} of the requests differ, so that the runs were not asked the same."
 
     def _inputs_sentence(self) -> str:
-        # An override is a key of the scenario, which speaks for itself.
-        given = [changed for changed in self.given if changed.name != "overrides"] or self.given or self.inputs
+        given = [changed for changed in self.given if changed.name not in _DECIDE_NOTHING] or self.given or self.inputs
         if not given:
             return "The same was put into both runs."
         listed = [f"{changed.name} {changed.before_text} -> {changed.after_text}" for changed in given[:_MOST_INPUTS]]

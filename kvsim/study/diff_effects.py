@@ -142,8 +142,8 @@ def _preemptions(results: Results) -> Whole | None:
     swapped, fallen_back = totals.sums["swaps"], totals.sums["swap_fallbacks"]
     parts: dict[str, Exact] = {
         "recomputed": totals.sums["preemptions"] - swapped - fallen_back,
-        "swapped": swapped,
-        "host_full": fallen_back,
+        "swaps": swapped,
+        "swap_fallbacks": fallen_back,
     }
     return Whole(totals.sums["preemptions"], parts, totals.num_requests)
 
@@ -284,8 +284,8 @@ EXPLAINED: tuple[Explained, ...] = (
         _preemptions,
         {
             "recomputed": "to be computed again",
-            "swapped": "to the host instead",
-            "host_full": "computed again as the host was full",
+            "swaps": "to the host instead",
+            "swap_fallbacks": "computed again as the host was full",
         },
     ),
     Explained(

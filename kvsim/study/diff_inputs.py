@@ -10,6 +10,8 @@ from kvsim.study.scenario import scenario_units
 from kvsim.study.toml import toml_text
 from kvsim.units import exact_duration, format_bytes
 
+_SCENARIO = "scenario"
+
 _FOLLOWS = ("geometry", "pool")
 """Parts of a description that are worked out from the others, and from the model's config."""
 
@@ -54,29 +56,22 @@ class Input:
 
 
 def changed_inputs(before: Mapping[str, Any], after: Mapping[str, Any]) -> tuple[Input, ...]:
-    """Every key that differs between the descriptions of two runs (`Results.description`), in their order.
-
-    Keys of the scenario have the names that --set gives them. What follows from them comes last.
+    """Every key that differs between the descriptions of two runs (`Results.description`): those of the scenario, with
+    the names that --set gives them, then what else was put in, and at last what follows from both.
     """
-    old, new = dict(_keys(before)), dict(_keys(after))
     units = scenario_units(before["scenario"]) | scenario_units(after["scenario"])
-    changed = [name for name in {**old, **new} if not _equal(old.get(name), new.get(name))]
+    parts = [part for part in {**before, **after} if part not in _ALREADY_IN_THE_SCENARIO]
+    parts.sort(key=lambda part: 0 if part == _SCENARIO else 2 if part in _FOLLOWS else 1)
     inputs = []
-    for name in sorted(changed, key=_follows):
-        unit = "bytes" if _follows(name) and name.rpartition(".")[2] in _IN_BYTES else units.get(name)
-        inputs.append(Input(name, old.get(name), new.get(name), unit, _follows(name)))
+    for part in parts:
+        prefix = "" if part == _SCENARIO else part
+        old, new = (dict(_flat(description.get(part), prefix)) for description in (before, after))
+        follows = part in _FOLLOWS
+        for name in {**new, **old}:
+            if not _equal(old.get(name), new.get(name)):
+                unit = "bytes" if follows and name.rpartition(".")[2] in _IN_BYTES else None
+                inputs.append(Input(name, old.get(name), new.get(name), unit or units.get(name), follows))
     return tuple(inputs)
-
-
-def _follows(name: str) -> bool:
-    return name.partition(".")[0] in _FOLLOWS
-
-
-def _keys(description: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
-    yield from _flat(description["scenario"], "")
-    for part, value in description.items():
-        if part != "scenario" and part not in _ALREADY_IN_THE_SCENARIO:
-            yield from _flat(value, part)
 
 
 def _flat(value: Any, name: str) -> Iterator[tuple[str, Any]]:

@@ -19,8 +19,17 @@ _INDEPENDENT = "*"
 _WIDE = 130
 """Columns of a console beside whose figures there is room for their meaning."""
 
-_FORMS = ("{}", "{}_mean_bytes", "{}_share", "rejected_{}", "refusals_for_{}", "held_back_by_{}")
-"""What figures of METRICS are called that are parts of an effect."""
+_PART_FIGURES = {
+    "allocated_mean_bytes": ("{}_mean_bytes", "{}_share"),
+    "live_mean_bytes": ("{}_mean_bytes",),
+    "pool_shares": ("{}_mean_bytes", "{}_share"),
+    "requests": ("{}",),
+    "rejected": ("rejected_{}",),
+    "held_back_steps": ("refusals_for_{}", "held_back_by_{}"),
+    "preemptions": ("{}",),
+    "admitted_prompt_tokens": ("{}_tokens",),
+}
+"""What figures of METRICS are called that the parts of an effect have told already."""
 
 
 class Row(NamedTuple):
@@ -144,12 +153,11 @@ def _mark(of: Effect | Figure) -> str:
 
 
 def _told(found: Differences) -> list[Figure]:
-    """Figures that no effect has said already, as itself or as one of its parts."""
-    said = {"swaps", "swap_fallbacks", "hit_tokens"}
+    """Figures that no effect has told already, as itself or as one of its parts."""
+    said = {effect.name for effect in found.effects}
     for effect in found.effects:
-        said.add(effect.name)
-        for part in effect.parts:
-            said |= {form.format(part.name) for form in _FORMS}
+        for form in _PART_FIGURES.get(effect.name, ()):
+            said |= {form.format(part.name) for part in effect.parts}
     return [figure for figure in found.figures if figure.name not in said]
 
 

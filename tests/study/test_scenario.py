@@ -7,7 +7,7 @@ from attrs import evolve
 
 from kvsim.engine.latency import LatencyModel
 from kvsim.errors import ScenarioError
-from kvsim.study.scenario import Scenario, load_scenario, load_study, scenario_dict
+from kvsim.study.scenario import Scenario, load_scenario, load_study, scenario_dict, scenario_units
 from kvsim.workload.generate import Fixed, Gamma, Lognormal, Poisson, Uniform
 from kvsim.workload.traces import Trace
 from tests.study.makers import TINY_TRACE, write_scenario
@@ -412,3 +412,26 @@ def test_the_study_is_known_before_the_rest_is_sound(tmp_path: Path) -> None:
     assert load_study(path, ("memory.block_size=0", "study.seeds=3")).seeds == 3
     with pytest.raises(ScenarioError, match=r"study\.seeds must be between 1 and 10,000, got 0"):
         load_study(path, ("study.seeds=0",))
+
+
+def test_keys_have_the_units_of_their_fields(tmp_path: Path) -> None:
+    workload = (
+        "workload={ kind = 'windows', windows = [{ duration = '1 s', rate = 5 }, { duration = '2 s', rate = 4 }], "
+        "prompt = { kind = 'fixed', value = 9 }, output = { kind = 'fixed', value = 2 }, "
+        "sessions = { turns = { kind = 'fixed', value = 2 }, think = { kind = 'uniform', min = '1 s', max = '2 s' } } }"
+    )
+    table = scenario_dict(load_scenario(write_scenario(tmp_path), (workload, "memory={ budget = '1 MiB' }")))
+    assert scenario_units(table) == {
+        "memory.budget": "bytes",
+        "workload.windows[0].duration": "ns",
+        "workload.windows[1].duration": "ns",
+        "workload.sessions.think.min": "ns",
+        "workload.sessions.think.max": "ns",
+        "engine.swap_space": "bytes",
+        "engine.swap_bandwidth": "bytes/s",
+        **{
+            f"engine.latency.{name}": "ns"
+            for name in ("base", "per_prefill_token", "per_decode_seq", "per_context_token")
+        },
+    }
+    assert scenario_units({"memory": {"budget": 3, "nothing": 4}, "more": 5, "engine": 7}) == {"memory.budget": "bytes"}
