@@ -1,6 +1,5 @@
 """What changed between two runs, and why: what was put in, and what came out, by causes that add up exactly."""
 
-from collections.abc import Sequence
 from fractions import Fraction
 from typing import Any
 
@@ -188,7 +187,7 @@ class Differences:
         if self.have_same_outcome:
             return f"{self._inputs_sentence()} It makes no difference: all figures and all rows are the same."
         if not (self.effects or self.figures):
-            return f"{self._inputs_sentence()} All figures are the same; rows of {_listed(self.other_rows)} differ."
+            return f"{self._inputs_sentence()} All figures are the same; rows of {', '.join(self.other_rows)} differ."
         first = self.effects[0].sentence if self.effects else _figure_sentence(self.figures[0])
         return f"{self._inputs_sentence()} The largest change: {first[0].lower()}{first[1:]}"
 
@@ -328,10 +327,6 @@ def _other_rows(before: Results, after: Results) -> tuple[str, ...]:
 
 def _figure_sentence(figure: Figure) -> str:
     return f"{figure.name} is {written(figure.after, figure.unit)} and was {written(figure.before, figure.unit)}."
-
-
-def _listed(names: Sequence[str]) -> str:
-    return ", ".join(names)
 
 
 def _json(value: Fraction | None) -> Number:
