@@ -126,7 +126,7 @@ KNOWS_CHAINS = {
 @pytest.mark.parametrize("path", [path for path in MODULES if layer(path) == "engine"], ids=place)
 def test_the_engine_knows_memory_only_as_an_allocator(path: Path) -> None:
     memory = [found.name for found in of(path) if found.layer == "memory"]
-    knows = ("kvsim.memory.allocator.", *KNOWS_CHAINS.get(place(path), ()))
+    knows = ("kvsim.memory.allocator.", "kvsim.memory.block_map.BlockMap", *KNOWS_CHAINS.get(place(path), ()))
     assert [name for name in memory if not name.startswith(knows)] == []
 
 

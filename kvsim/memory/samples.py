@@ -15,14 +15,17 @@ together for any other.
 """
 
 from collections import Counter
+from collections.abc import Iterator
 
 from attrs import define
 
 from kvsim.invariants import hold
 from kvsim.memory.allocator import Hit, LeastChange, Occupancy, Shortfall
 from kvsim.memory.beams import Beams
+from kvsim.memory.block_map import BlockMap
 from kvsim.memory.on_device import StaysOnDevice
 from kvsim.memory.pool import BlockPool
+from kvsim.memory.pool_map import Held, map_of_pool
 from kvsim.workload.request import Request
 
 
@@ -282,6 +285,18 @@ class SampleAllocator(StaysOnDevice):
         freed = self.pool.release(table[::-1])
         if freed:
             self._live_tokens -= (num_tokens - 1) % self.block_size + 1 + (freed - 1) * self.block_size
+
+    def block_map(self, time_ns: int) -> BlockMap:
+        return map_of_pool(time_ns, self.pool, self.block_size, self._held_blocks())
+
+    def _held_blocks(self) -> Iterator[Held]:
+        """A block that several sequences of a request share is named once."""
+        for id, group in self.groups.items():
+            slots: dict[int, int] = {}
+            for end in group.ends:
+                for index, link in enumerate(_links(end)):
+                    slots[link.block] = min(self.block_size, group.num_tokens - index * self.block_size)
+            yield from ((id, block, written) for block, written in slots.items())
 
     # recount
 
