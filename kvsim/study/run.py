@@ -19,6 +19,7 @@ from kvsim.errors import ScenarioError
 from kvsim.memory.block_map import BlockMap
 from kvsim.memory.samples import SampleAllocator
 from kvsim.rules import Contradiction
+from kvsim.study.input_files import input_files
 from kvsim.study.notes import notes_on_rows, notes_on_swap
 from kvsim.study.plan import Plan, plan
 from kvsim.study.scenario import Scenario, scenario_dict
@@ -198,6 +199,7 @@ def _describe(scenario: Scenario, planned: Plan) -> dict[str, Any]:
             **{package: version(package) for package in ("numpy", "polars", "simpy")},
         },
         "scenario": scenario_dict(scenario),
+        "files": input_files([scenario]),
         "geometry": {
             "name": planned.geometry.name,
             "kv_dtype": scenario.model.kv_dtype,

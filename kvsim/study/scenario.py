@@ -33,7 +33,7 @@ MAX_SEEDS = 10_000
 
 _NOT_IN_FILE = {"in_file": False}
 
-OutputFile = Literal["summary", "timeline", "requests", "pressure", "plot"]
+OutputFile = Literal["summary", "timeline", "requests", "pressure", "blocks", "plot"]
 Workload = Arrivals | Trace
 
 WORKLOADS: dict[str, type[Workload]] = {**ARRIVALS, "trace": Trace}
@@ -112,7 +112,7 @@ class StudyTable:
     `vary` has the keys of a scenario, and in place of each value a list of values or a text such as "2:12:2".
     """
 
-    write: tuple[OutputFile, ...] = ("summary", "timeline", "requests", "pressure", "plot")
+    write: tuple[OutputFile, ...] = ("summary", "timeline", "requests", "pressure", "blocks", "plot")
     vary: dict[str, Any] | None = field(default=None, metadata={"parse": vary_table})
     seeds: int | None = field(default=None, validator=validators.optional(between(1, MAX_SEEDS)))
 

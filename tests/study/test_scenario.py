@@ -208,7 +208,7 @@ def test_all_problems_are_reported_at_once(tmp_path: Path) -> None:
         ),
         (
             "study.write=['plot','x']",
-            "study.write[1] must be one of summary, timeline, requests, pressure, plot, got 'x'",
+            "study.write[1] must be one of summary, timeline, requests, pressure, blocks, plot, got 'x'",
         ),
         ("workload.rate=inf", "workload.rate must be a number, got inf"),
         ("workload.rate=true", "workload.rate must be a number, got True"),
@@ -293,7 +293,7 @@ def test_all_problems_are_reported_at_once(tmp_path: Path) -> None:
         ),
         (
             "study.write=['memory']",
-            "study.write[0] must be one of summary, timeline, requests, pressure, plot, got 'memory'",
+            "study.write[0] must be one of summary, timeline, requests, pressure, blocks, plot, got 'memory'",
         ),
         ("study.write=plot", "study.write must be a list, got 'plot'"),
         ("study.vary=3", "study.vary must be a table of keys and their values, got 3"),
