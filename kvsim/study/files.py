@@ -200,7 +200,7 @@ def summary_json(results: Results) -> str:
 
 def read_results(directory: Path) -> Results:
     """The results that a run wrote to a folder; raises OutputError where one of its files is missing or broken."""
-    written = {"overrides": [], "files": {}, **_read_summary(directory / FILES["summary"])}
+    written = {"overrides": [], "scenario_text": "", "files": {}, **_read_summary(directory / FILES["summary"])}
     try:
         pool, metrics = written["pool"], written["metrics"]
         if not all(isinstance(override, str) for override in written["overrides"]):
@@ -238,7 +238,7 @@ def read_results(directory: Path) -> Results:
     return results
 
 
-DESCRIPTION = ("question", "overrides", "seed", "versions", "scenario", "files", "geometry", "pool")
+DESCRIPTION = ("question", "overrides", "seed", "versions", "scenario", "scenario_text", "files", "geometry", "pool")
 """The parts of a summary that say what was put in."""
 
 

@@ -22,7 +22,7 @@ from kvsim.rules import Contradiction
 from kvsim.study.input_files import input_files
 from kvsim.study.notes import notes_on_rows, notes_on_swap
 from kvsim.study.plan import Plan, plan
-from kvsim.study.scenario import Scenario, scenario_dict
+from kvsim.study.scenario import Scenario, scenario_dict, scenario_text
 from kvsim.study.schedulers import scheduler_of
 from kvsim.workload.outputs import SampleTraffic, sample_requests
 from kvsim.workload.request import Request
@@ -199,6 +199,7 @@ def _describe(scenario: Scenario, planned: Plan) -> dict[str, Any]:
             **{package: version(package) for package in ("numpy", "polars", "simpy")},
         },
         "scenario": scenario_dict(scenario),
+        "scenario_text": scenario_text(scenario),
         "files": input_files([scenario]),
         "geometry": {
             "name": planned.geometry.name,
