@@ -5,7 +5,6 @@ are spread over orders of magnitude.
 from bisect import bisect_right
 from collections.abc import Iterator
 from itertools import count, islice
-from math import gcd
 from typing import Literal
 
 import numpy as np
@@ -54,7 +53,7 @@ def histogram(values: npt.NDArray[np.int64], unit: Unit) -> Histogram:
 
 
 def _even_edges(distinct: npt.NDArray[np.int64], unit: Unit) -> list[int]:
-    """A bin a value where there are few, as slots of a block; else as many steps of their common divisor as it takes."""
+    """A bin a value where there are few, as of slots of a block; else some steps of their common divisor."""
     low, high = int(distinct[0]), int(distinct[-1])
     step = 1 if unit == "ns" else int(np.gcd.reduce(np.diff(distinct))) if len(distinct) > 1 else 1
     origin = low % step
@@ -71,7 +70,7 @@ def _growing_edges(positive: npt.NDArray[np.int64], unit: Unit) -> list[int]:
     """From the last edge that is not above the smallest value to the first above the largest."""
     low, high = int(positive[0]), int(positive[-1])
     for every in count(1):
-        edges = []
+        edges: list[int] = []
         for edge in islice(_ladder(unit), 0, None, every):
             if edge <= low:
                 edges.clear()
