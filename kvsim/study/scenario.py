@@ -225,6 +225,7 @@ def scenario_dict(scenario: Scenario) -> dict[str, Any]:
     return table_of(scenario, WORKLOADS, LENGTHS, DURATIONS)
 
 
+<<<<<<< HEAD
 def scenario_text(scenario: Scenario) -> str:
     """A scenario file that says the same, with defaults filled in and overrides applied; paths as they were written."""
     tables = table_of(scenario, WORKLOADS, LENGTHS, DURATIONS, time=exact_duration)
@@ -235,6 +236,11 @@ def scenario_text(scenario: Scenario) -> str:
         else:
             lines.append(f"{name} = {toml_text(value)}")
     return "\n".join(lines) + "\n"
+=======
+def scenario_units(table: Mapping[str, Any]) -> dict[str, str]:
+    """The unit of each key of a `scenario_dict` that has one, by its dotted name: bytes, bytes/s or ns."""
+    return TableReader(WORKLOADS, LENGTHS, DURATIONS).units(table, Scenario)
+>>>>>>> wt-gate
 
 
 def named_overrides(overrides: Iterable[str]) -> str:
