@@ -220,12 +220,8 @@ def _request_rows(results: Results) -> list[Row]:
             "swapped",
             metrics["swaps"],
             f"times, {written_bytes(metrics['swapped_out_bytes'])} out and "
-<<<<<<< HEAD
-            f"{written_bytes(metrics['swapped_in_bytes'])} back in; computed again as the host was full: {metrics['swap_fallbacks']:,} times",
-=======
             f"{written_bytes(metrics['swapped_in_bytes'])} back in; "
             f"computed again as the host was full: {metrics['swap_fallbacks']:,} times",
->>>>>>> wt-gate
         ),
         Row(
             "prefix hits",

@@ -3,7 +3,7 @@
 All figures are those of `Results`, all pictures those of the other modules here; the page is `templates/report.html`.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -18,11 +18,11 @@ from kvsim.engine.results import CLAIM, Results
 from kvsim.errors import OutputError
 from kvsim.memory.block_map import BlockMap
 from kvsim.study.answer import answer
-from kvsim.study.assumptions import assumptions
+from kvsim.study.assumptions import Assumption, assumptions
 from kvsim.study.block_maps import read_block_maps
-from kvsim.study.diff import Differences, differences
+from kvsim.study.diff import differences
 from kvsim.study.files import FILES, read_results
-from kvsim.study.results_table import sections
+from kvsim.study.results_table import Section, sections
 from kvsim.study.scenario import named_overrides
 from kvsim.view.bars import prefix_hits_bars, slack_by_cause, worst_case_beside_observed
 from kvsim.view.block_chart import BlockChart
@@ -36,7 +36,9 @@ MOST_RUNS = 8
 _SCRIPTS = ("theme.js", "timeline.js", "report.js")
 _STYLES = ("page.css", "report.css")
 
-_CONTENT_POLICY = "default-src 'none'; script-src 'unsafe-inline' 'unsafe-eval'; style-src 'unsafe-inline'; img-src data: blob:"
+_CONTENT_POLICY = (
+    "default-src 'none'; script-src 'unsafe-inline' 'unsafe-eval'; style-src 'unsafe-inline'; img-src data: blob:"
+)
 """What a browser lets the page do: nothing that would ask anybody. Bokeh makes functions of the text of callbacks."""
 
 
@@ -78,20 +80,27 @@ def report_page(runs: Sequence[ReportedRun]) -> str:
     shown = [_ShownRun.of(number, run) for number, run in enumerate(runs)]
     models = {name: model for run in shown for name, model in run.models.items()}
     script, divs = components(models, wrap_script=True)
-    environment = Environment(
-        autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True, loader=PackageLoader("kvsim.view")
+    return (
+        _environment()
+        .get_template("report.html")
+        .render(
+            runs=shown,
+            differences=[differences(runs[0].results, other.results) for other in runs[1:]],
+            divs={name: Markup(div) for name, div in divs.items()},
+            plot_script=Markup(script),
+            bokeh_script=Markup(Resources(mode="inline", components=["bokeh", "bokeh-widgets"]).render_js()),
+            styles=[Markup(_static(name)) for name in _STYLES],
+            scripts=[Markup(_static(name)) for name in _SCRIPTS],
+            content_policy=_CONTENT_POLICY,
+            claim=CLAIM,
+        )
     )
-    return environment.get_template("report.html").render(
-        runs=shown,
-        differences=[differences(runs[0].results, other.results) for other in runs[1:]],
-        divs={name: Markup(div) for name, div in divs.items()},
-        plot_script=Markup(script),
-        bokeh_script=Markup(Resources(mode="inline", components=["bokeh", "bokeh-widgets"]).render_js()),
-        styles=[Markup(_static(name)) for name in _STYLES],
-        scripts=[Markup(_static(name)) for name in _SCRIPTS],
-        content_policy=_CONTENT_POLICY,
-        claim=CLAIM,
-    )
+
+
+def _environment() -> Environment:
+    """Whatever is put into a page is escaped, and what is missing is a mistake."""
+    loader = PackageLoader("kvsim.view")
+    return Environment(autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True, loader=loader)
 
 
 @frozen(kw_only=True, eq=False)
@@ -145,12 +154,18 @@ class _ShownRun:
         return self.results.description
 
     @property
-    def sections(self) -> Any:
+    def sections(self) -> list[Section]:
         return sections(self.results)
 
     @property
-    def assumptions(self) -> Any:
+    def assumptions(self) -> list[Assumption]:
         return assumptions(self.results)
+
+    @property
+    def independent(self) -> list[str]:
+        """Figures that do not depend on step times."""
+        names: list[str] = self.results.summary["independent_of_step_times"]
+        return names
 
 
 def _static(name: str) -> str:
