@@ -14,6 +14,7 @@ import typer
 from kvsim import __version__
 from kvsim.cli_compare import mount as mount_compare
 from kvsim.cli_diff import mount as mount_diff
+from kvsim.cli_report import mount as mount_report
 from kvsim.cli_sweep import mount as mount_sweep
 from kvsim.cli_trace import mount as mount_trace
 from kvsim.cli_waste import mount as mount_waste
@@ -31,6 +32,7 @@ app = typer.Typer(
 )
 mount_compare(app)
 mount_diff(app)
+mount_report(app)
 mount_sweep(app)
 mount_trace(app)
 mount_waste(app)
@@ -92,7 +94,7 @@ def run(
     out: Annotated[
         Path | None,
         typer.Option(
-            help="Folder for summary.json, timeline.parquet, requests.parquet, pressure.parquet and memory.png."
+            help="Folder for summary.json, memory.png, and timeline, requests, pressure and blocks as .parquet."
         ),
     ] = None,
     set_: Annotated[
@@ -130,6 +132,7 @@ def run(
     - `kvsim run scenarios/quick_start.toml --fail-if "slack_share > 4%" --fail-if "waited_p99_ns > 200 ms"`
     """
     from kvsim.engine.tables import NoTables
+    from kvsim.study.block_maps import BlockMaps
     from kvsim.study.files import TablesInFiles, remove_other_results, staged, summary_json, tables_of, write_results
     from kvsim.study.gate import broken_limits, parse_limits
     from kvsim.study.run import simulate
@@ -140,10 +143,18 @@ def run(
     limits = parse_limits(fail_if or (), has_samples=loaded.sample_sharing is not None)
     with staged(out) if out else nullcontext() as folder:
         tables = TablesInFiles(folder, tables_of(loaded.study.write)) if folder is not None else NoTables()
+        maps = BlockMaps() if folder is not None and "blocks" in loaded.study.write else None
         with progress_bar("simulating requests") as on_progress:
-            results = simulate(loaded, tables=tables, check=check, on_progress=on_progress)
+            results = simulate(
+                loaded,
+                tables=tables,
+                check=check,
+                on_progress=on_progress,
+                moments=() if maps is None else maps.moments(),
+                on_moment=None if maps is None else maps.add,
+            )
         if folder is not None:
-            write_results(results, folder, loaded.study.write)
+            write_results(results, folder, loaded.study.write, maps)
     if out is not None:
         remove_other_results(out, loaded.study.write)
         print(f"wrote {out}", file=sys.stderr)

@@ -15,10 +15,10 @@ _SCENARIO = "scenario"
 _FOLLOWS = ("geometry", "pool")
 """Parts of a description that are worked out from the others, and from the model's config."""
 
-_ALREADY_IN_THE_SCENARIO = ("question", "seed")
+_ALREADY_IN_THE_SCENARIO = ("question", "seed", "scenario_text")
 
-_IN_BYTES = ("bytes_per_token", "block_bytes", "pool_bytes", "padding_bytes_per_block")
-"""Of these parts, by the last word of their names."""
+_IN_BYTES = ("bytes", "bytes_per_token", "block_bytes", "pool_bytes", "padding_bytes_per_block")
+"""Of parts that are not the scenario, by the last word of their names."""
 
 _LONGEST = 200
 _TOO_LARGE = 10**30
@@ -69,7 +69,7 @@ def changed_inputs(before: Mapping[str, Any], after: Mapping[str, Any]) -> tuple
         follows = part in _FOLLOWS
         for name in {**new, **old}:
             if not _equal(old.get(name), new.get(name)):
-                unit = "bytes" if follows and name.rpartition(".")[2] in _IN_BYTES else None
+                unit = "bytes" if prefix and name.rpartition(".")[2] in _IN_BYTES else None
                 inputs.append(Input(name, old.get(name), new.get(name), unit or units.get(name), follows))
     return tuple(inputs)
 

@@ -22,6 +22,7 @@ from kvsim.units import parse_bandwidth, parse_bytes, parse_duration_ns
 T = TypeVar("T")
 
 Kinds = Mapping[str, type[Any]]
+Units = Mapping[str, Callable[[int], Any]]
 """What the `kind` key of a table may say, and the class it then stands for."""
 
 _LARGEST_NUMBER = 1e300
@@ -185,10 +186,10 @@ def _as_far_as_sound(
     return values
 
 
-def table_of(instance: Any, *kinds: Kinds, time: Callable[[int], Any] = int) -> dict[str, Any]:
+def table_of(instance: Any, *kinds: Kinds, units: Units | None = None) -> dict[str, Any]:
     """The table that describes an attrs instance, with defaults filled in and `kind` where it chose the class.
 
-    `time` says how nanoseconds are written.
+    `units` says how whole numbers of a unit ("ns", "bytes", "bytes/s") are written, where that is not as numbers.
     """
     names = {cls: name for each in kinds for name, cls in each.items()}
     table: dict[str, Any] = {}
@@ -198,15 +199,15 @@ def table_of(instance: Any, *kinds: Kinds, time: Callable[[int], Any] = int) -> 
         value = getattr(instance, attribute.name)
         if value is None or not attribute.metadata.get("in_file", True):
             continue
-        is_time = attribute.metadata.get("unit") == "ns"
-        table[attribute.name] = time(value) if is_time else _value_of(value, *kinds, time=time)
+        write = (units or {}).get(attribute.metadata.get("unit", ""))
+        table[attribute.name] = _value_of(value, *kinds, units=units) if write is None else write(value)
     return table
 
 
-def _value_of(value: Any, *kinds: Kinds, time: Callable[[int], Any]) -> Any:
+def _value_of(value: Any, *kinds: Kinds, units: Units | None) -> Any:
     if attrs.has(type(value)):
-        return table_of(value, *kinds, time=time)
-    return [_value_of(item, *kinds, time=time) for item in value] if isinstance(value, tuple) else value
+        return table_of(value, *kinds, units=units)
+    return [_value_of(item, *kinds, units=units) for item in value] if isinstance(value, tuple) else value
 
 
 def _tables_in(name: str, value: Any, type_: Any) -> Iterator[tuple[str, Mapping[str, Any], Any]]:

@@ -76,12 +76,14 @@ def test_what_is_removed_and_tables_of_a_list(tmp_path: Path) -> None:
     assert not any(name.startswith("workload.windows[0]") for name in changed)
 
 
-def test_versions_overrides_and_parts_to_come_are_put_in_too() -> None:
-    other = DESCRIPTION | {"versions": {"kvsim": "0.2.0"}, "overrides": ["seed=0"], "digests": {"trace.csv": "ab"}}
+def test_versions_overrides_and_files_are_put_in_too() -> None:
+    files = {"trace.csv": {"bytes": 1025, "sha256": "ab"}}
+    other = DESCRIPTION | {"versions": {"kvsim": "0.2.0"}, "overrides": ["seed=0"], "files": files}
     assert said(DESCRIPTION, other) == [
         ("overrides", "[]", '["seed=0"]'),
         ("versions.kvsim", "0.1.0", "0.2.0"),
-        ("digests.trace.csv", "not set", "ab"),
+        ("files.trace.csv.bytes", "not set", "1.00 KiB (1,025 B)"),
+        ("files.trace.csv.sha256", "not set", "ab"),
     ]
     assert not any(key.follows for key in changed_inputs(DESCRIPTION, other))
 

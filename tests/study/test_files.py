@@ -171,7 +171,7 @@ def test_equal_runs_leave_equal_bytes(tmp_path: Path) -> None:
         scenario = load_scenario(write_scenario(tmp_path))
         results = simulate(scenario, tables=TablesInFiles(tmp_path / folder, tables_of(ALL)))
         write_results(results, tmp_path / folder, ALL)
-    for name in FILES.values():
+    for name in (FILES[name] for name in ALL):
         assert (tmp_path / "once" / name).read_bytes() == (tmp_path / "again" / name).read_bytes(), name
 
 
@@ -280,7 +280,7 @@ def test_a_summary_with_nonsense_sizes_is_refused(results: Results, tmp_path: Pa
         read_results(tmp_path)
 
 
-@pytest.mark.parametrize("part", ["versions", "scenario", "geometry", "pool"])
+@pytest.mark.parametrize("part", ["versions", "scenario", "files", "geometry", "pool"])
 @pytest.mark.parametrize("nonsense", [None, 3, "x", []])
 def test_what_was_put_in_is_tables(results: Results, tmp_path: Path, part: str, nonsense: object) -> None:
     write(results, tmp_path)

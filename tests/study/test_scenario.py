@@ -7,7 +7,14 @@ from attrs import evolve
 
 from kvsim.engine.latency import LatencyModel
 from kvsim.errors import ScenarioError
-from kvsim.study.scenario import Scenario, load_scenario, load_study, scenario_dict, scenario_units
+from kvsim.study.scenario import (
+    Scenario,
+    load_scenario,
+    load_study,
+    scenario_dict,
+    scenario_text,
+    scenario_units,
+)
 from kvsim.workload.generate import Fixed, Gamma, Lognormal, Poisson, Uniform
 from kvsim.workload.traces import Trace
 from tests.study.makers import TINY_TRACE, write_scenario
@@ -208,7 +215,7 @@ def test_all_problems_are_reported_at_once(tmp_path: Path) -> None:
         ),
         (
             "study.write=['plot','x']",
-            "study.write[1] must be one of summary, timeline, requests, pressure, plot, got 'x'",
+            "study.write[1] must be one of summary, timeline, requests, pressure, blocks, plot, got 'x'",
         ),
         ("workload.rate=inf", "workload.rate must be a number, got inf"),
         ("workload.rate=true", "workload.rate must be a number, got True"),
@@ -293,7 +300,7 @@ def test_all_problems_are_reported_at_once(tmp_path: Path) -> None:
         ),
         (
             "study.write=['memory']",
-            "study.write[0] must be one of summary, timeline, requests, pressure, plot, got 'memory'",
+            "study.write[0] must be one of summary, timeline, requests, pressure, blocks, plot, got 'memory'",
         ),
         ("study.write=plot", "study.write must be a list, got 'plot'"),
         ("study.vary=3", "study.vary must be a table of keys and their values, got 3"),
@@ -435,3 +442,17 @@ def test_keys_have_the_units_of_their_fields(tmp_path: Path) -> None:
         },
     }
     assert scenario_units({"memory": {"budget": 3, "nothing": 4}, "more": 5, "engine": 7}) == {"memory.budget": "bytes"}
+
+
+SHIPPED = sorted((Path(__file__).parents[2] / "scenarios").glob("*.toml"))
+
+
+@pytest.mark.parametrize("path", SHIPPED, ids=lambda path: path.stem)
+def test_a_scenario_as_text_says_the_same(path: Path, tmp_path: Path) -> None:
+    scenario = load_scenario(path, ("seed=7", 'question="a \\"b\\" [c] \\u00e9 \\u007f"', "engine.timeout=1500 ms"))
+    again = tmp_path / "again.toml"
+    again.write_text(scenario_text(scenario), encoding="utf-8")
+    assert (
+        evolve(load_scenario(again), base=scenario.base, source=scenario.source, overrides=scenario.overrides)
+        == scenario
+    )
