@@ -22,6 +22,7 @@ from kvsim.study.assumptions import Assumption, assumptions
 from kvsim.study.block_maps import read_block_maps
 from kvsim.study.diff import differences
 from kvsim.study.files import FILES, read_results
+from kvsim.study.formulas import Formula, formulas
 from kvsim.study.results_table import Section, sections
 from kvsim.study.scenario import named_overrides
 from kvsim.view.bars import prefix_hits_bars, slack_by_cause, worst_case_beside_observed
@@ -160,6 +161,10 @@ class _ShownRun:
     @property
     def assumptions(self) -> list[Assumption]:
         return assumptions(self.results)
+
+    @property
+    def formulas(self) -> list[Formula]:
+        return formulas(self.results)
 
     @property
     def independent(self) -> list[str]:

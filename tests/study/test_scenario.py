@@ -7,14 +7,8 @@ from attrs import evolve
 
 from kvsim.engine.latency import LatencyModel
 from kvsim.errors import ScenarioError
-from kvsim.study.scenario import (
-    Scenario,
-    load_scenario,
-    load_study,
-    scenario_dict,
-    scenario_text,
-    scenario_units,
-)
+from kvsim.study.scenario import Scenario, load_scenario, load_study, scenario_dict, scenario_text
+from kvsim.units import exact_size, parse_bytes
 from kvsim.workload.generate import Fixed, Gamma, Lognormal, Poisson, Uniform
 from kvsim.workload.traces import Trace
 from tests.study.makers import TINY_TRACE, write_scenario
@@ -421,29 +415,6 @@ def test_the_study_is_known_before_the_rest_is_sound(tmp_path: Path) -> None:
         load_study(path, ("study.seeds=0",))
 
 
-def test_keys_have_the_units_of_their_fields(tmp_path: Path) -> None:
-    workload = (
-        "workload={ kind = 'windows', windows = [{ duration = '1 s', rate = 5 }, { duration = '2 s', rate = 4 }], "
-        "prompt = { kind = 'fixed', value = 9 }, output = { kind = 'fixed', value = 2 }, "
-        "sessions = { turns = { kind = 'fixed', value = 2 }, think = { kind = 'uniform', min = '1 s', max = '2 s' } } }"
-    )
-    table = scenario_dict(load_scenario(write_scenario(tmp_path), (workload, "memory={ budget = '1 MiB' }")))
-    assert scenario_units(table) == {
-        "memory.budget": "bytes",
-        "workload.windows[0].duration": "ns",
-        "workload.windows[1].duration": "ns",
-        "workload.sessions.think.min": "ns",
-        "workload.sessions.think.max": "ns",
-        "engine.swap_space": "bytes",
-        "engine.swap_bandwidth": "bytes/s",
-        **{
-            f"engine.latency.{name}": "ns"
-            for name in ("base", "per_prefill_token", "per_decode_seq", "per_context_token")
-        },
-    }
-    assert scenario_units({"memory": {"budget": 3, "nothing": 4}, "more": 5, "engine": 7}) == {"memory.budget": "bytes"}
-
-
 SHIPPED = sorted((Path(__file__).parents[2] / "scenarios").glob("*.toml"))
 
 
@@ -456,3 +427,12 @@ def test_a_scenario_as_text_says_the_same(path: Path, tmp_path: Path) -> None:
         evolve(load_scenario(again), base=scenario.base, source=scenario.source, overrides=scenario.overrides)
         == scenario
     )
+
+
+@pytest.mark.parametrize(
+    ("num_bytes", "text"),
+    [(0, "0 B"), (7, "7 B"), (3 * 2**20, "3 MiB"), (4 * 2**30, "4 GiB"), (25 * 10**9, "25 GB"), (1536, "1536 B")],
+)
+def test_sizes_are_written_so_that_they_are_read_back(num_bytes: int, text: str) -> None:
+    assert exact_size(num_bytes) == text
+    assert parse_bytes(text) == num_bytes

@@ -73,6 +73,8 @@ def test_all_that_a_reader_asks_for_is_there(pressed: Path) -> None:
     for text in (
         "not an out-of-memory predictor and not a throughput benchmark",
         "2 layers x 1 KV head x (4 K + 4 V) x 2 B = 32 B",
+        "4 tokens x 32 B = 128 B",
+        "(14 blocks - 1 null block) x 128 B = 1,664 B",
         "assumption: step times",
         "Worst case beside observed",
         "Slack by cause",
