@@ -4,7 +4,7 @@ import asyncio
 import json
 import threading
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -69,6 +69,16 @@ def test_totals_in_a_sentence() -> None:
     )
     extents = map_of((2, "held", (1,), 2), (1, "reserved", (1,), 0), (1, "unused", (1,), 0), block_size=1)
     assert moment_of(extents, 10).totals == "2 held, 1 reserved, 1 unused of 4 blocks; slack 20 B"
+
+
+def test_moments_in_a_table() -> None:
+    maps = [map_of((2, "blank", (), 0)), map_of((1, "held", (1, 2), 15), (1, "blank", (), 0), time_ns=1_500_000_000)]
+    table = block_chart.moments_in_words(maps, 131_072)
+    assert table.columns == ("time", "held blocks", "blank blocks", "held by several", "slack")
+    assert table.rows == (
+        ("0 ns", "0", "2", "0", "0 B"),
+        ("1.50 s", "1", "1", "1", "128 KiB (131,072 B)"),
+    )
 
 
 def test_the_fullest_moment_is_shown_first_and_of_equals_the_last() -> None:
@@ -237,6 +247,15 @@ def test_pointer_keys_and_slider(browser: Browser, tmp_path: Path) -> None:
         ]  # fmt: skip
 
 
+def soon(page: Page, holds: Callable[[], bool]) -> None:
+    """The page has been told, and draws with its next frame."""
+    for _ in range(100):
+        if holds():
+            return
+        page.wait_for_timeout(30)
+    raise AssertionError("the page has not changed in 3 s")
+
+
 def test_narrow_dark_and_printed(browser: Browser, tmp_path: Path) -> None:
     chart = BlockChart()
     blank = map_of((500, "held", (1,), 8_000), (1_500, "blank", (), 0), numbered=False)
@@ -245,8 +264,7 @@ def test_narrow_dark_and_printed(browser: Browser, tmp_path: Path) -> None:
         assert not root.get_by_label("Moment").is_visible()
         wide = root.evaluate("root => root.blocks.columns")
         page.set_viewport_size({"width": 390, "height": 800})
-        page.wait_for_function(f"({drawn()})()")
-        page.wait_for_timeout(100)
+        soon(page, lambda: root.evaluate("root => root.blocks.width") < 390)
         narrow = root.evaluate("root => root.blocks.columns")
         assert 20 <= narrow < wide
         assert narrow % 10 == wide % 10 == 0
@@ -254,14 +272,14 @@ def test_narrow_dark_and_printed(browser: Browser, tmp_path: Path) -> None:
         assert "counted off by who holds them" in root.locator(".notes").inner_text()
         assert f"A row is {narrow} blocks." in root.locator(".notes").inner_text()
 
-        def last_colours() -> set[str]:
-            return set(root.evaluate(PIXELS)[1][-1])
+        def last_is(colour: str) -> bool:
+            return set(root.evaluate(PIXELS)[1][-1]) == {colour}
 
-        assert last_colours() == {"#ffffff"}
+        assert last_is("#ffffff")
         page.emulate_media(color_scheme="dark")
-        assert last_colours() == {"#14171c"}
+        soon(page, lambda: last_is("#14171c"))
         page.emulate_media(color_scheme="dark", media="print")
-        assert last_colours() == {"#ffffff"}
+        soon(page, lambda: last_is("#ffffff"))
 
 
 def test_many_blocks_are_drawn_by_their_parts(browser: Browser, tmp_path: Path) -> None:
