@@ -9,7 +9,7 @@ Running = tuple[int, Holder, int]
 """A request, what it holds, and its computed tokens."""
 
 
-def held_pieces(running: Sequence[Running], block_size: int) -> Iterator[Piece]:
+def held_pieces(running: Sequence[Running], block_size: int, slot_bytes: int) -> Iterator[Piece]:
     """Every block that is held once, where the first to be admitted comes to it; all full blocks are published."""
     ends, holders = _ends(running), _holders_of_copies(running)
     drawn: set[Chain | Copy] = set()
@@ -21,23 +21,23 @@ def held_pieces(running: Sequence[Running], block_size: int) -> Iterator[Piece]:
                 for copy in (holder.copies or {}).get(chain, ()):
                     if copy not in drawn:
                         drawn.add(copy)
-                        yield 1, "held", tuple(holders[copy]), block_size
+                        yield 1, "held", tuple(holders[copy]), block_size, slot_bytes
                 continue
             if chain not in drawn:
                 drawn.add(chain)
-                yield from _stretches(chain, ends.get(chain, []), block_size)
+                yield from _stretches(chain, ends.get(chain, []), block_size, slot_bytes)
             if holder.spare is not None and holder.spare.chain is chain:
-                yield 1, "held", (request_id,), block_size
+                yield 1, "held", (request_id,), block_size, slot_bytes
         written = computed - holder.published * block_size
-        yield -(-written // block_size), "held", (request_id,), written
+        yield -(-written // block_size), "held", (request_id,), written, slot_bytes
 
 
-def _stretches(chain: Chain, ends: list[tuple[int, int]], block_size: int) -> Iterator[Piece]:
+def _stretches(chain: Chain, ends: list[tuple[int, int]], block_size: int, slot_bytes: int) -> Iterator[Piece]:
     """A chain cut where one of its holders holds no more of it."""
     at = chain.first
     for stop in sorted({stop for stop, _id in ends}):
         ids = tuple(request_id for held_to, request_id in ends if held_to >= stop)
-        yield stop - at, "held", ids, (stop - at) * block_size
+        yield stop - at, "held", ids, (stop - at) * block_size, slot_bytes
         at = stop
 
 

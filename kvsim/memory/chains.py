@@ -400,11 +400,11 @@ class ChainAllocator:
         """What each request holds, in order of admission; then what is cached and blank."""
         self._catch_up_all(holder for _id, holder, _computed in running)
         rest: list[Piece] = [
-            (self.num_cached, "cached", (), self.num_cached * self.block_size),
-            (self.num_blank, "blank", (), 0),
+            (self.num_cached, "cached", (), self.num_cached * self.block_size, 0),
+            (self.num_blank, "blank", (), 0, 0),
         ]
-        pieces = itertools.chain(held_pieces(running, self.block_size), rest)
-        return block_map(time_ns, self.num_usable, self.block_size, pieces, has_block_numbers=False)
+        pieces = itertools.chain(held_pieces(running, self.block_size, self.token_bytes), rest)
+        return block_map(time_ns, self.num_usable, self.block_size, self.block_bytes, pieces, has_block_numbers=False)
 
     def _catch_up_all(self, holders: Iterable[Holder]) -> None:
         for holder in holders:

@@ -242,20 +242,20 @@ class ReservingAllocator(StaysOnDevice):
         self._unused += sign * reservation.unused
 
     def block_map(self, time_ns: int) -> BlockMap:
-        return block_map(time_ns, self.extents.num_slots, 1, self._pieces(), has_block_numbers=True)
+        return block_map(time_ns, self.extents.num_slots, 1, self.token_bytes, self._pieces(), has_block_numbers=True)
 
     def _pieces(self) -> Iterator[Piece]:
         """Slot after slot, each a block of one token."""
         holders = {reservation.extent: id for id, reservation in self.reservations.items()}
         for extent in sorted([*holders, *self.extents.free_extents()]):
             if extent not in holders:
-                yield extent.size, "blank", (), 0
+                yield extent.size, "blank", (), 0, 0
                 continue
             ids = (holders[extent],)
             reservation = self.reservations[ids[0]]
-            yield reservation.num_tokens, "held", ids, reservation.num_tokens
-            yield reservation.reserved, "reserved", ids, 0
-            yield reservation.unused, "unused", ids, 0
+            yield reservation.num_tokens, "held", ids, reservation.num_tokens, self.token_bytes
+            yield reservation.reserved, "reserved", ids, 0, self.token_bytes
+            yield reservation.unused, "unused", ids, 0, self.token_bytes
 
     def check(self) -> None:
         """Recount invariants 19 to 21."""

@@ -397,13 +397,14 @@ class PagedAllocator:
                 yield index
 
     def block_map(self, time_ns: int) -> BlockMap:
-        return map_of_pool(time_ns, self.pool, self.block_size, self._held_blocks())
+        return map_of_pool(time_ns, self.pool, self.block_size, self.block_bytes, self._held_blocks())
 
     def _held_blocks(self) -> Iterator[Held]:
         for id, holding in self.holdings.items():
-            for table in holding.tables:
+            for group, table in zip(self.groups, holding.tables, strict=True):
                 for index, block in enumerate(table.blocks[table.num_dropped :], table.num_dropped):
-                    yield id, block, min(self.block_size, holding.num_tokens - index * self.block_size)
+                    written = min(self.block_size, holding.num_tokens - index * self.block_size)
+                    yield id, block, written, group.token_bytes
 
     def check(self) -> None:
         """Recount invariants 1 to 10 and 22 from the tables and the contents."""

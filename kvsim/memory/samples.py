@@ -295,7 +295,7 @@ class SampleAllocator(StaysOnDevice):
             self._live_tokens -= (num_tokens - 1) % self.block_size + 1 + (freed - 1) * self.block_size
 
     def block_map(self, time_ns: int) -> BlockMap:
-        return map_of_pool(time_ns, self.pool, self.block_size, self._held_blocks())
+        return map_of_pool(time_ns, self.pool, self.block_size, self.block_bytes, self._held_blocks())
 
     def _held_blocks(self) -> Iterator[Held]:
         """A block that several sequences of a request share is named once."""
@@ -304,7 +304,7 @@ class SampleAllocator(StaysOnDevice):
             for end in group.ends:
                 for index, link in enumerate(_links(end)):
                     slots[link.block] = min(self.block_size, group.num_tokens - index * self.block_size)
-            yield from ((id, block, written) for block, written in slots.items())
+            yield from ((id, block, written, self.token_bytes) for block, written in slots.items())
 
     # recount
 

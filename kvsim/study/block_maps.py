@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from itertools import groupby
+from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
@@ -18,14 +19,19 @@ COLUMNS: dict[str, Any] = {
     "time_ns": pl.Int64(),
     "usable_blocks": pl.Int64(),
     "block_size_tokens": pl.Int64(),
+    "block_bytes": pl.Int64(),
     "has_block_numbers": pl.Boolean(),
     "first_block": pl.Int64(),
     "num_blocks": pl.Int64(),
     "state": pl.String(),
     "request_ids": pl.List(pl.Int64()),
     "written_tokens": pl.Int64(),
+    "slot_bytes": pl.Int64(),
 }
 """One row per run of blocks that are alike but for the last; the runs of a moment cover all usable blocks."""
+
+_OF_THE_MAP = 5
+"""The first columns are those of a moment, the others of a run."""
 
 
 class BlockMaps:
@@ -55,7 +61,7 @@ class BlockMaps:
 
     def write(self, path: Path) -> None:
         rows = [
-            (each.time_ns, each.num_blocks, each.block_size, each.has_block_numbers, *block_run)
+            (each.time_ns, each.num_blocks, each.block_size, each.block_bytes, each.has_block_numbers, *block_run)
             for each in self.maps
             for block_run in each.runs
         ]
@@ -73,7 +79,11 @@ def read_block_maps(path: Path) -> list[BlockMap]:
     if list(table.schema.items()) != list(COLUMNS.items()):
         raise OutputError(f"{path}: not a Parquet file that kvsim run wrote: it has other columns")
     maps = []
-    for (time_ns, num_blocks, block_size, is_numbered), rows in groupby(table.iter_rows(), key=lambda row: row[:4]):
-        runs = [BlockRun(first, num, state, tuple(ids), written) for *_, first, num, state, ids, written in rows]
-        maps.append(BlockMap(time_ns, num_blocks, block_size, is_numbered, tuple(runs)))
+    for moment, rows in groupby(table.iter_rows(), key=itemgetter(*range(_OF_THE_MAP))):
+        time_ns, num_blocks, block_size, block_bytes, is_numbered = moment
+        runs = (row[_OF_THE_MAP:] for row in rows)
+        numbered = [
+            BlockRun(first, num, state, tuple(ids), written, slot) for first, num, state, ids, written, slot in runs
+        ]
+        maps.append(BlockMap(time_ns, num_blocks, block_size, block_bytes, is_numbered, tuple(numbered)))
     return maps

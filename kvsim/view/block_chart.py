@@ -66,22 +66,20 @@ class Moment:
         return f"{', '.join(parts)} of {self.num_blocks:,} blocks; slack {exact_bytes(self.slack_bytes)}"
 
 
-def moment_of(block_map: BlockMap, bytes_per_token: int) -> Moment:
-    """`bytes_per_token` is what a slot of a block takes."""
+def moment_of(block_map: BlockMap) -> Moment:
     blocks: Counter[BlockState] = Counter()
-    shared = slack_tokens = 0
+    shared = slack = 0
     for run in block_map.runs:
         blocks[run.state] += run.num_blocks
-        if run.state in ("held", "reserved", "unused"):
-            slack_tokens += run.num_blocks * block_map.block_size - run.written_tokens
+        slack += run.slack_bytes(block_map.block_bytes)
         shared += run.num_blocks if len(run.request_ids) > 1 else 0
     by_state = {state: blocks[state] for state in STATES}
-    return Moment(block_map.time_ns, block_map.num_blocks, by_state, shared, slack_tokens * bytes_per_token)
+    return Moment(block_map.time_ns, block_map.num_blocks, by_state, shared, slack)
 
 
-def moments_in_words(maps: Sequence[BlockMap], bytes_per_token: int) -> Chart:
+def moments_in_words(maps: Sequence[BlockMap]) -> Chart:
     """The totals of each map as a table, as a page shows the cells of one at a time."""
-    moments = [moment_of(block_map, bytes_per_token) for block_map in maps]
+    moments = [moment_of(block_map) for block_map in maps]
     states = [state for state in STATES if state == "held" or any(one.blocks[state] for one in moments)]
     rows = tuple(
         (
@@ -113,14 +111,14 @@ class BlockChart:
         root = Column(children=[host, _awakener(draw)], sizing_mode="stretch_width", spacing=0)
         self.figures: dict[str, LayoutDOM] = {"blocks": root}
 
-    def show(self, maps: Sequence[BlockMap], bytes_per_token: int, *, chosen: int | None = None) -> None:
+    def show(self, maps: Sequence[BlockMap], *, chosen: int | None = None) -> None:
         """Maps of one pool, in order of time. `chosen` is the one shown first, the fullest if left out, of equals the
         last. Who has moved the slider stays at that moment. Without a map there is nothing to see.
         """
         if not maps:
             self._source.data = _nothing()
             return
-        moments = [moment_of(block_map, bytes_per_token) for block_map in maps]
+        moments = [moment_of(block_map) for block_map in maps]
         fullest = max(range(len(maps)), key=lambda index: (_allocated(moments[index]), index))
         kinds = _Kinds()
         kind_of_run = [kinds.number(run) for block_map in maps for run in block_map.runs]
@@ -129,7 +127,6 @@ class BlockChart:
             "kinds": kinds.found,
             "chosen": fullest if chosen is None else chosen % len(maps),
             "block_size": maps[0].block_size,
-            "bytes_per_token": bytes_per_token,
             "blocks_per_cell": blocks_per_cell(maps[0].num_blocks),
             "notes": _notes(maps[0]),
             "legend": _in_legend(moments),
@@ -158,14 +155,14 @@ class _Kinds:
 
     def __init__(self) -> None:
         self.found: list[dict[str, Any]] = []
-        self._numbers: dict[tuple[BlockState, tuple[int, ...]], int] = {}
+        self._numbers: dict[tuple[BlockState, tuple[int, ...], int], int] = {}
 
     def number(self, run: BlockRun) -> int:
-        key = run.state, run.request_ids
+        key = run.state, run.request_ids, run.slot_bytes
         number = self._numbers.get(key)
         if number is None:
             number = self._numbers[key] = len(self.found)
-            self.found.append(_kind(run.state, run.request_ids))
+            self.found.append({**_kind(run.state, run.request_ids), "slot_bytes": run.slot_bytes})
         return number
 
 

@@ -26,7 +26,7 @@ from kvsim.study.formulas import Formula, formulas
 from kvsim.study.results_table import Section, sections
 from kvsim.study.scenario import named_overrides
 from kvsim.view.bars import prefix_hits_bars, slack_by_cause, worst_case_beside_observed
-from kvsim.view.block_chart import BlockChart
+from kvsim.view.block_chart import BlockChart, moments_in_words
 from kvsim.view.chart import Chart
 from kvsim.view.distributions import distributions, prefix_hits_of_each
 from kvsim.view.over_time import OverTime
@@ -115,6 +115,7 @@ class _ShownRun:
     overrides: str
     charts: dict[str, list[Chart]]
     models: dict[str, Model] = field(repr=False)
+    moments: Chart
     has_blocks: bool
 
     @classmethod
@@ -131,7 +132,7 @@ class _ShownRun:
         models: dict[str, Model] = {f"{name}-{number}": model for name, model in over_time.figures.items()}
         if run.block_maps:
             blocks = BlockChart()
-            blocks.show(run.block_maps, results.shape.token_bytes)
+            blocks.show(run.block_maps)
             models |= {f"{name}-{number}": model for name, model in blocks.figures.items()}
         for part, drawn in charts.items():
             models |= {
@@ -147,6 +148,7 @@ class _ShownRun:
             overrides=named_overrides(results.description["overrides"]),
             charts=charts,
             models=models,
+            moments=moments_in_words(run.block_maps),
             has_blocks=bool(run.block_maps),
         )
 

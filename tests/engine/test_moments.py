@@ -42,6 +42,7 @@ def check_against_row(shown: BlockMap, timeline: pl.DataFrame, block_bytes: int)
     }
     written = sum(block_run.written_tokens for block_run in shown.runs if block_run.state == "held")
     assert written * TOKEN_BYTES == row["live_bytes"]
+    assert {block_run.slot_bytes for block_run in shown.runs if block_run.state == "held"} <= {TOKEN_BYTES}
     ids = {id for block_run in shown.runs for id in block_run.request_ids}
     assert len(ids) == row["running"]
 
@@ -77,8 +78,10 @@ def test_a_window_stops_in_the_step_that_is_looked_at() -> None:
     seen = Run(config, [request], blocks=9, moments=[0, 9, 10, 45, 50, 51])
     # The prompt in the step that begins at 0, then a token in each step of 10 ns.
     assert [shown.runs for shown in seen.maps] == [
-        (BlockRun(0, 2, "held", (0,), written), BlockRun(2, 6, "blank", (), 0)) for written in (6, 6, 7)
-    ] + [(BlockRun(0, 3, "held", (0,), written), BlockRun(3, 5, "blank", (), 0)) for written in (10, 11, 11)]
+        (BlockRun(0, 2, "held", (0,), written, TOKEN_BYTES), BlockRun(2, 6, "blank", (), 0)) for written in (6, 6, 7)
+    ] + [
+        (BlockRun(0, 3, "held", (0,), written, TOKEN_BYTES), BlockRun(3, 5, "blank", (), 0)) for written in (10, 11, 11)
+    ]
     assert sum(ticks for _now, ticks in seen.decisions) == 20
 
 
@@ -89,9 +92,9 @@ def test_what_two_requests_share_is_held_by_both() -> None:
     requests = [make_request(id, 2, shared=8, output=9, arrival=id * 10) for id in range(2)]
     seen = Run(config, requests, blocks=12, moments=[15, 35, 500])
     assert seen.maps[0].runs == (
-        BlockRun(0, 2, "held", (0, 1), 8),
-        BlockRun(2, 1, "held", (0,), 3),
-        BlockRun(3, 1, "held", (1,), 2),
+        BlockRun(0, 2, "held", (0, 1), 8, TOKEN_BYTES),
+        BlockRun(2, 1, "held", (0,), 3, TOKEN_BYTES),
+        BlockRun(3, 1, "held", (1,), 2, TOKEN_BYTES),
         BlockRun(4, 7, "blank"),
     )
     assert [block_run.state for block_run in seen.maps[2].runs] == ["cached", "blank"]

@@ -21,25 +21,25 @@ def taken(allocator: PagedAllocator | ReservingAllocator | SampleAllocator, requ
 
 def pieces() -> st.SearchStrategy[Piece]:
     def held(ids: int, num_blocks: int, empty: int) -> Piece:
-        return num_blocks, "held", (ids,), max(0, num_blocks * SIZE - empty)
+        return num_blocks, "held", (ids,), max(0, num_blocks * SIZE - empty), 1 + ids % 2
 
     free = st.sampled_from(["cached", "blank"])
     return st.builds(held, st.integers(0, 2), st.integers(0, 3), st.integers(0, SIZE - 1)) | st.builds(
-        lambda state, num: (num, state, (), num * SIZE if state == "cached" else 0), free, st.integers(0, 3)
+        lambda state, num: (num, state, (), num * SIZE if state == "cached" else 0, 0), free, st.integers(0, 3)
     )
 
 
 @given(st.lists(pieces()))
 def test_runs_say_of_every_block_what_the_pieces_say(drawn: list[Piece]) -> None:
-    def blocks(parts: list[Piece]) -> list[tuple[str, tuple[int, ...], int]]:
+    def blocks(parts: list[Piece]) -> list[tuple[str, tuple[int, ...], int, int]]:
         return [
-            (state, ids, max(0, min(SIZE, written - SIZE * place)))
-            for num_blocks, state, ids, written in parts
+            (state, ids, max(0, min(SIZE, written - SIZE * place)), slot_bytes)
+            for num_blocks, state, ids, written, slot_bytes in parts
             for place in range(num_blocks)
         ]
 
     num_blocks = sum(piece[0] for piece in drawn)
-    shown = block_map(7, num_blocks, SIZE, drawn, has_block_numbers=True)
+    shown = block_map(7, num_blocks, SIZE, 99, drawn, has_block_numbers=True)
     assert blocks([block_run[1:] for block_run in shown.runs]) == blocks(drawn)
     assert [block_run.first for block_run in shown.runs] == [
         sum(before.num_blocks for before in shown.runs[:place]) for place in range(len(shown.runs))
@@ -51,7 +51,7 @@ def test_runs_say_of_every_block_what_the_pieces_say(drawn: list[Piece]) -> None
 
 def test_what_the_pieces_leave_out_is_a_mistake() -> None:
     with pytest.raises(AssertionError, match="3 of 4 blocks"):
-        block_map(0, 4, SIZE, [(3, "blank", (), 0)], has_block_numbers=False)
+        block_map(0, 4, SIZE, 99, [(3, "blank", (), 0, 0)], has_block_numbers=False)
 
 
 def test_a_paged_pool_shows_where_blocks_lie() -> None:
@@ -63,21 +63,22 @@ def test_a_paged_pool_shows_where_blocks_lie() -> None:
         5,
         8,
         SIZE,
+        SIZE,
         True,
         (
-            BlockRun(0, 1, "held", (1, 2), 4),
-            BlockRun(1, 2, "held", (1,), 5),
-            BlockRun(3, 1, "held", (2,), 1),
+            BlockRun(0, 1, "held", (1, 2), 4, 1),
+            BlockRun(1, 2, "held", (1,), 5, 1),
+            BlockRun(3, 1, "held", (2,), 1, 1),
             BlockRun(4, 4, "blank"),
         ),
     )
     paged.free(first)
     # Its second block was full, and can still be found; its last was not.
     assert paged.block_map(6).runs == (
-        BlockRun(0, 1, "held", (2,), 4),
+        BlockRun(0, 1, "held", (2,), 4, 1),
         BlockRun(1, 1, "cached", (), 4),
         BlockRun(2, 1, "blank"),
-        BlockRun(3, 1, "held", (2,), 1),
+        BlockRun(3, 1, "held", (2,), 1, 1),
         BlockRun(4, 4, "blank"),
     )
 
@@ -90,14 +91,15 @@ def test_an_extent_is_written_reserved_and_unused_from_its_start_on() -> None:
         5,
         30,
         1,
+        1,
         True,
         (
-            BlockRun(0, 6, "held", (1,), 6),
-            BlockRun(6, 2, "reserved", (1,)),
-            BlockRun(8, 4, "unused", (1,)),
-            BlockRun(12, 4, "held", (2,), 4),
-            BlockRun(16, 7, "reserved", (2,)),
-            BlockRun(23, 1, "unused", (2,)),
+            BlockRun(0, 6, "held", (1,), 6, 1),
+            BlockRun(6, 2, "reserved", (1,), 0, 1),
+            BlockRun(8, 4, "unused", (1,), 0, 1),
+            BlockRun(12, 4, "held", (2,), 4, 1),
+            BlockRun(16, 7, "reserved", (2,), 0, 1),
+            BlockRun(23, 1, "unused", (2,), 0, 1),
             BlockRun(24, 6, "blank"),
         ),
     )
@@ -107,11 +109,11 @@ def test_samples_of_a_request_hold_its_blocks_together() -> None:
     samples = SampleAllocator(9, SIZE, 2)
     request = make_request(1, 5, output=4)
     taken(samples, request, 5)
-    assert samples.block_map(0).runs == (BlockRun(0, 2, "held", (1,), 5), BlockRun(2, 6, "blank"))
+    assert samples.block_map(0).runs == (BlockRun(0, 2, "held", (1,), 5, 1), BlockRun(2, 6, "blank"))
     assert samples.grow(request, 6)
     # The first sample has copied the last block, the second writes into it.
     assert samples.block_map(0).runs == (
-        BlockRun(0, 2, "held", (1,), 6),
-        BlockRun(2, 1, "held", (1,), 2),
+        BlockRun(0, 2, "held", (1,), 6, 1),
+        BlockRun(2, 1, "held", (1,), 2, 1),
         BlockRun(3, 5, "blank"),
     )

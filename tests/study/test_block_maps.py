@@ -14,9 +14,11 @@ from kvsim.study.run import simulate
 from kvsim.study.scenario import load_scenario
 from tests.study.makers import write_scenario
 
+HYBRID = Path(__file__).parents[2] / "scenarios" / "what_windows_save_in_a_hybrid_model.toml"
+
 
 def blank(time_ns: int) -> BlockMap:
-    return BlockMap(time_ns, 8, 4, False, (BlockRun(0, 8, "blank"),))
+    return BlockMap(time_ns, 8, 4, 64, False, (BlockRun(0, 8, "blank"),))
 
 
 @pytest.mark.parametrize(
@@ -57,8 +59,22 @@ def test_maps_of_a_run_are_read_back_and_say_what_its_rows_say(tmp_path: Path, o
         row = results.timeline.filter(pl.col("time_ns") <= each.time_ns).tail(1).to_dicts()[0]
         taken = sum(part.num_blocks for part in each.runs if part.state in ("held", "reserved", "unused"))
         assert taken * shape.block_bytes == row["allocated_bytes"]
-        written = sum(part.written_tokens for part in each.runs if part.state == "held")
-        assert written * shape.token_bytes == row["live_bytes"]
+        live = sum(part.written_tokens * part.slot_bytes for part in each.runs if part.state == "held")
+        assert live == row["live_bytes"]
+        assert sum(part.slack_bytes(each.block_bytes) for part in each.runs) == row["slack_bytes"]
+
+
+def test_blocks_of_unlike_groups_have_slots_of_unlike_size() -> None:
+    maps = BlockMaps()
+    scenario = load_scenario(HYBRID, "workload.num_requests=20")
+    results = simulate(scenario, moments=maps.moments(), on_moment=maps.add)
+    sizes = {part.slot_bytes for each in maps.maps for part in each.runs if part.state == "held"}
+    assert sizes == {group["bytes_per_token"] for group in results.description["geometry"]["groups"]}
+    for each in maps.maps:
+        row = results.timeline.filter(pl.col("time_ns") <= each.time_ns).tail(1).to_dicts()[0]
+        live = sum(part.written_tokens * part.slot_bytes for part in each.runs if part.state == "held")
+        assert live == row["live_bytes"]
+        assert sum(part.slack_bytes(each.block_bytes) for part in each.runs) == row["slack_bytes"]
 
 
 def test_maps_are_the_same_bytes_by_windows_and_by_steps(tmp_path: Path) -> None:

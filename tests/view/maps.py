@@ -26,9 +26,19 @@ def cells(some: BlockMap) -> Iterator[Cell]:
             yield Cell(run.state, run.request_ids, written)
 
 
-def map_of(*pieces: Piece, block_size: int = 16, time_ns: int = 0, numbered: bool = True) -> BlockMap:
-    num_blocks = sum(piece[0] for piece in pieces)
-    return block_map(time_ns, num_blocks, block_size, pieces, has_block_numbers=numbered)
+SLOT_BYTES = 131_072
+
+Part = tuple[int, BlockState, tuple[int, ...], int]
+"""A piece without the bytes of its slots."""
+
+
+def map_of(
+    *parts: Part, block_size: int = 16, time_ns: int = 0, numbered: bool = True, slot_bytes: int = SLOT_BYTES
+) -> BlockMap:
+    """Blocks that are full of slots, without padding."""
+    num_blocks = sum(part[0] for part in parts)
+    pieces: list[Piece] = [(*part, slot_bytes if part[2] else 0) for part in parts]
+    return block_map(time_ns, num_blocks, block_size, block_size * slot_bytes, pieces, has_block_numbers=numbered)
 
 
 @st.composite
@@ -36,7 +46,7 @@ def block_maps(draw: st.DrawFn, num_blocks: int | None = None, block_size: int |
     """Runs of any states in order that leave nothing out, as many blocks as asked for."""
     size = draw(st.sampled_from([1, 4, 16])) if block_size is None else block_size
     left = draw(st.integers(1, 60)) if num_blocks is None else num_blocks
-    pieces: list[Piece] = []
+    pieces: list[Part] = []
     while left:
         more = draw(st.integers(1, min(left, 9)))
         state: BlockState = draw(st.sampled_from(["held", "held", "held", "reserved", "unused", "cached", "blank"]))

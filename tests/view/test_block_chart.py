@@ -23,7 +23,7 @@ from kvsim.study.colours import COLOURS, OWNERS
 from kvsim.view import block_chart
 from kvsim.view.block_chart import BlockChart, blocks_per_cell, moment_of
 from tests.view.conftest import opened
-from tests.view.maps import block_maps, cells, map_of
+from tests.view.maps import SLOT_BYTES, block_maps, cells, map_of
 
 CSS = (Path(block_chart.__file__).parent / "static" / "page.css").read_text(encoding="utf-8")
 
@@ -38,7 +38,7 @@ def sent(chart: BlockChart) -> tuple[dict[str, Any], dict[str, Any]]:
 @given(st.integers(1, 40).flatmap(lambda size: st.lists(block_maps(size, 16), min_size=1, max_size=3)))
 def test_what_is_sent_are_all_runs(maps: list[BlockMap]) -> None:
     chart = BlockChart()
-    chart.show(maps, 100)
+    chart.show(maps)
     page, data = sent(chart)
     assert data["runs_of"].tolist() == [len(some.runs) for some in maps]
     runs = [run for some in maps for run in some.runs]
@@ -53,27 +53,29 @@ def test_what_is_sent_are_all_runs(maps: list[BlockMap]) -> None:
 
 @given(block_maps())
 def test_totals_are_counted_block_by_block(some: BlockMap) -> None:
-    moment = moment_of(some, 7)
+    moment = moment_of(some)
     blocks = Counter(cell.state for cell in cells(some))
     assert {state: number for state, number in moment.blocks.items() if number} == blocks
     assert sum(moment.blocks.values()) == moment.num_blocks == some.num_blocks
     taken = [cell for cell in cells(some) if cell.state in ("held", "reserved", "unused")]
-    assert moment.slack_bytes == 7 * sum(some.block_size - cell.written for cell in taken)
+    assert moment.slack_bytes == SLOT_BYTES * sum(some.block_size - cell.written for cell in taken)
     assert moment.shared_blocks == sum(len(cell.request_ids) > 1 for cell in taken)
 
 
 def test_totals_in_a_sentence() -> None:
     some = map_of((2, "held", (1,), 29), (1, "held", (1, 2), 16), (3, "cached", (), 48), (1_000, "blank", (), 0))
-    assert moment_of(some, 131_072).totals == (
+    assert moment_of(some).totals == (
         "3 held (1 by several requests), 3 cached, 1,000 blank of 1,006 blocks; slack 384 KiB (393,216 B)"
     )
-    extents = map_of((2, "held", (1,), 2), (1, "reserved", (1,), 0), (1, "unused", (1,), 0), block_size=1)
-    assert moment_of(extents, 10).totals == "2 held, 1 reserved, 1 unused of 4 blocks; slack 20 B"
+    extents = map_of(
+        (2, "held", (1,), 2), (1, "reserved", (1,), 0), (1, "unused", (1,), 0), block_size=1, slot_bytes=10
+    )
+    assert moment_of(extents).totals == "2 held, 1 reserved, 1 unused of 4 blocks; slack 20 B"
 
 
 def test_moments_in_a_table() -> None:
     maps = [map_of((2, "blank", (), 0)), map_of((1, "held", (1, 2), 15), (1, "blank", (), 0), time_ns=1_500_000_000)]
-    table = block_chart.moments_in_words(maps, 131_072)
+    table = block_chart.moments_in_words(maps)
     assert table.columns == ("time", "held blocks", "blank blocks", "held by several", "slack")
     assert table.rows == (
         ("0 ns", "0", "2", "0", "0 B"),
@@ -86,11 +88,11 @@ def test_the_fullest_moment_is_shown_first_and_of_equals_the_last() -> None:
         return map_of((blocks, "held", (1,), blocks * 16), (9 - blocks, "blank", (), 0), time_ns=time_ns)
 
     chart = BlockChart()
-    chart.show([held(3, 0), held(5, 1), held(5, 2), held(1, 3)], 1)
+    chart.show([held(3, 0), held(5, 1), held(5, 2), held(1, 3)])
     assert sent(chart)[0]["chosen"] == 2
-    chart.show([held(3, 0), held(5, 1)], 1, chosen=-2)
+    chart.show([held(3, 0), held(5, 1)], chosen=-2)
     assert sent(chart)[0]["chosen"] == 0
-    chart.show([], 1)
+    chart.show([])
     assert chart._source.data["page"] == [None]
 
 
@@ -169,7 +171,7 @@ def some_maps() -> list[BlockMap]:
     return [first, reserved, full]
 
 
-def expected_words(some: BlockMap, bytes_per_token: int) -> list[str]:
+def expected_words(some: BlockMap) -> list[str]:
     said = []
     for number, cell in enumerate(cells(some), 1):
         words = {"held": "held by", "reserved": "reserved for", "unused": "reserved and never used, of"}
@@ -181,7 +183,7 @@ def expected_words(some: BlockMap, bytes_per_token: int) -> list[str]:
                 who += f" and {len(cell.request_ids) - 4} more"
             empty = some.block_size - cell.written
             slots = "slot" if empty == 1 else "slots"
-            left = f"{empty} {slots} ({empty * bytes_per_token:,} B) empty" if empty else "no slot empty"
+            left = f"{empty} {slots} ({empty * SLOT_BYTES:,} B) empty" if empty else "no slot empty"
             text = f"{words[cell.state]} {who}, {cell.written} of {some.block_size} tokens written, {left}"
         said.append(f"Block {number} of {some.num_blocks}: {text}.")
     return said
@@ -190,14 +192,14 @@ def expected_words(some: BlockMap, bytes_per_token: int) -> list[str]:
 def test_every_cell_looks_like_its_block_and_says_what_it_is(browser: Browser, tmp_path: Path) -> None:
     chart = BlockChart()
     maps = some_maps()
-    chart.show(maps, 131_072)
+    chart.show(maps)
     with seen(browser, tmp_path, page_of(chart)) as (_page, root):
         for index, some in enumerate(maps):
             root.locator("input").fill(str(index))
             said = root.evaluate(
                 "root => Array.from({ length: root.blocks.num_cells }, (_, cell) => root.blocks.said(cell))"
             )
-            assert said == expected_words(some, 131_072)
+            assert said == expected_words(some)
             size, pixels = root.evaluate(PIXELS)
             for cell, counts in zip(cells(some), pixels, strict=True):
                 empty = 16 - cell.written if cell.state == "held" else 0
@@ -215,12 +217,12 @@ def test_every_cell_looks_like_its_block_and_says_what_it_is(browser: Browser, t
                 else:
                     assert COLOURS["shared"] in rest
                     assert len(rest) > 3, "hatched"
-            assert moment_of(some, 131_072).totals in root.locator(".totals").inner_text()
+            assert moment_of(some).totals in root.locator(".totals").inner_text()
 
 
 def test_pointer_keys_and_slider(browser: Browser, tmp_path: Path) -> None:
     chart = BlockChart()
-    chart.show(some_maps(), 131_072)
+    chart.show(some_maps())
     with seen(browser, tmp_path, page_of(chart)) as (page, root):
         totals, readout, slider = root.locator(".totals"), root.locator(".readout"), root.get_by_label("Moment")
         assert totals.inner_text().startswith("At 9 s (moment 3 of 3): 30 held of 30 blocks; slack")
@@ -228,7 +230,7 @@ def test_pointer_keys_and_slider(browser: Browser, tmp_path: Path) -> None:
         for _ in range(2):
             page.keyboard.press("ArrowLeft")
         assert totals.inner_text().startswith("At 0 ns (moment 1 of 3): 5 held (2 by several requests), 20 cached, ")
-        assert slider.get_attribute("aria-valuetext") == "at 0 ns: " + moment_of(some_maps()[0], 131_072).totals
+        assert slider.get_attribute("aria-valuetext") == "at 0 ns: " + moment_of(some_maps()[0]).totals
         page.keyboard.press("Tab")
         page.keyboard.press("ArrowRight")
         assert readout.inner_text() == (
@@ -259,7 +261,7 @@ def soon(page: Page, holds: Callable[[], bool]) -> None:
 def test_narrow_dark_and_printed(browser: Browser, tmp_path: Path) -> None:
     chart = BlockChart()
     blank = map_of((500, "held", (1,), 8_000), (1_500, "blank", (), 0), numbered=False)
-    chart.show([blank], 131_072)
+    chart.show([blank])
     with seen(browser, tmp_path, page_of(chart), width=1280) as (page, root):
         assert not root.get_by_label("Moment").is_visible()
         wide = root.evaluate("root => root.blocks.columns")
@@ -285,7 +287,7 @@ def test_narrow_dark_and_printed(browser: Browser, tmp_path: Path) -> None:
 def test_many_blocks_are_drawn_by_their_parts(browser: Browser, tmp_path: Path) -> None:
     chart = BlockChart()
     cell = [(2, "held", (1,), 31), (1, "held", (2,), 1), (1, "cached", (), 16), (1, "blank", (), 0)]
-    chart.show([map_of(*(piece for _ in range(12_000) for piece in cell))], 10)  # type: ignore[arg-type]
+    chart.show([map_of(*(piece for _ in range(12_000) for piece in cell), slot_bytes=10)])  # type: ignore[arg-type]
     with seen(browser, tmp_path, page_of(chart)) as (_page, root):
         assert "A cell is 5 blocks of 16 tokens each" in root.locator(".notes").inner_text()
         assert root.evaluate("root => root.blocks.said(11_999)") == (
@@ -301,7 +303,7 @@ def test_many_blocks_are_drawn_by_their_parts(browser: Browser, tmp_path: Path) 
 
 def test_a_map_that_is_not_to_be_seen_is_drawn_when_it_is(browser: Browser, tmp_path: Path) -> None:
     chart = BlockChart()
-    chart.show(some_maps(), 1)
+    chart.show(some_maps())
     html = page_of(chart, "<div id=tab style='display: none'>", "</div>")
     path = tmp_path / "page.html"
     path.write_text(html, encoding="utf-8")
@@ -350,7 +352,7 @@ def test_a_live_page_follows_and_stays_at_the_moment_that_was_chosen(browser: Br
     maps = some_maps()
 
     def show(some: list[BlockMap]) -> None:
-        documents[0].add_next_tick_callback(lambda: charts[0].show(some, 131_072, chosen=-1))
+        documents[0].add_next_tick_callback(lambda: charts[0].show(some, chosen=-1))
 
     with served(charts, documents) as address, opened(browser) as tab:
         tab.page.goto(address)

@@ -254,11 +254,11 @@ class Blocks {
   }
 
   said_of({ kind, blocks, written }) {
-    const { state, text } = this.page.kinds[kind];
+    const { state, text, slot_bytes } = this.page.kinds[kind];
     if (state === "cached" || state === "blank") return text;
     const slots = blocks * this.page.block_size;
     const empty = slots - written;
-    const bytes = number.format(empty * this.page.bytes_per_token);
+    const bytes = number.format(empty * slot_bytes);
     const left = empty ? `${number.format(empty)} ${empty === 1 ? "slot" : "slots"} (${bytes} B) empty` : "no slot empty";
     return `${text}, ${number.format(written)} of ${number.format(slots)} tokens written, ${left}`;
   }
