@@ -13,6 +13,7 @@ import typer
 
 from kvsim import __version__
 from kvsim.cli_compare import mount as mount_compare
+from kvsim.cli_measured import mount as mount_measured
 from kvsim.cli_sweep import mount as mount_sweep
 from kvsim.cli_trace import mount as mount_trace
 from kvsim.cli_waste import mount as mount_waste
@@ -29,6 +30,7 @@ app = typer.Typer(
     rich_markup_mode="markdown",
 )
 mount_compare(app)
+mount_measured(app)
 mount_sweep(app)
 mount_trace(app)
 mount_waste(app)

@@ -25,7 +25,7 @@ SCRAPE_NS = 500_000_000
 LOG_NS = 1_000_000_000
 BEGAN_NS = 1_796_000_000 * 10**9
 BLOCK_TOKENS = 8
-LOAD = dict(num_blocks=121, block_size=8, max_num_seqs=24, max_num_batched_tokens=256, max_model_len=512)
+LOAD = {"num_blocks": 121, "block_size": 8, "max_num_seqs": 24, "max_num_batched_tokens": 256, "max_model_len": 512}
 
 
 class Clock:
