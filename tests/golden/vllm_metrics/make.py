@@ -106,6 +106,7 @@ def make_config() -> VllmConfig:
     )
     config.cache_config.block_size = LOAD["block_size"]
     config.cache_config.num_gpu_blocks = LOAD["num_blocks"]
+    config.model_config.model = config.model_config.tokenizer = "toy/llama"  # and not where it lay
     assert config.scheduler_config.max_num_batched_tokens == LOAD["max_num_batched_tokens"]
     return config
 
