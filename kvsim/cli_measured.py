@@ -61,8 +61,9 @@ def compare_measured(
     - CSV or Parquet of a scrape: a column of times, and columns named as vLLM's series or metric and value
     - vLLM's log: its periodic lines, and what it printed when it started
 
-    The clocks are set so that the first request runs at the same moment on both sides, unless --offset says
-    otherwise. measured.json is written into the folder, or with --json printed.
+    The clocks are set so that the first request runs at the same moment on both sides, as far as scrapes tell, unless
+    --offset says otherwise; with --offset best it may have begun to run at any moment since the scrape before, that
+    which makes both differ least. measured.json is written into the folder, or with --json printed.
 
     For example:
 
@@ -70,7 +71,7 @@ def compare_measured(
     - `kvsim compare-measured out/quick_start --metrics range.json --label engine=0 --fact gpu="H100 80GB"`
     - `kvsim compare-measured out/quick_start --metrics scrape.csv --offset "12 s" --json`
     """
-    from kvsim.study.files import read_results, staged_file
+    from kvsim.study.files import MEASURED, read_results, staged_file
     from kvsim.study.measured_compare import compare_measured as compare
     from kvsim.study.measured_plot import panels_of, save_measured_plot
     from kvsim.study.measured_read import read_measured
@@ -88,7 +89,7 @@ def compare_measured(
     )
     comparison = compare(read_results(directory), measured, offset="best" if offset == "best" else offset_ns)
     if panels_of(comparison):
-        target = plot or directory / "measured.png"
+        target = plot or directory / MEASURED["plot"]
         with staged_file(target) as staging:
             save_measured_plot(comparison, staging)
         print(f"wrote {target}", file=sys.stderr)
@@ -97,7 +98,7 @@ def compare_measured(
         return
     from json import dumps
 
-    target = directory / "measured.json"
+    target = directory / MEASURED["json"]
     with staged_file(target) as staging:
         text = dumps(measured_json(comparison), indent=2, ensure_ascii=False, allow_nan=False)
         staging.write_text(text + "\n", encoding="utf-8")

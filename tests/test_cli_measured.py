@@ -57,6 +57,13 @@ def test_a_log_of_the_start_alone_is_compared_without_a_picture(folder: Path, tm
     assert not (folder / "measured.png").exists()
 
 
+def test_a_run_takes_away_what_was_said_of_the_one_before(folder: Path) -> None:
+    assert kvsim("compare-measured", folder, *METRICS).returncode == 0
+    assert {"measured.json", "measured.png"} <= {path.name for path in folder.iterdir()}
+    assert kvsim("run", folder.parent / "like_vllm.toml", "--out", folder).returncode == 0
+    assert not any(path.name.startswith("measured") for path in folder.iterdir())
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [

@@ -32,7 +32,7 @@ class Panel(NamedTuple):
 
 
 PANELS = (
-    Panel("kv_usage", "KV cache in use\n(% of blocks)", "live", 100.0),
+    Panel("kv_usage", "KV cache used\n(% of blocks)", "live", 100.0),
     Panel("running", "running\n(requests)", "running"),
     Panel("waiting", "waiting\n(requests)", "waiting"),
     Panel("preemptions", "preemptions\n(in all so far)", "preempted"),

@@ -35,8 +35,8 @@ def is_api(head: str) -> bool:
 
 def is_csv(head: str) -> bool:
     """Whether its first line names a column of times and another one."""
-    columns = next(csv.reader([head.partition("\n")[0]], delimiter=_delimiter(head)), [])
-    return len(columns) > 1 and any(_TIME.fullmatch(column.strip()) for column in columns)
+    columns = _columns(head.partition("\n")[0])
+    return len(columns) > 1 and any(_TIME.fullmatch(column) for column in columns)
 
 
 def read_api(file: MetricsFile, into: Scrapes) -> None:
@@ -96,7 +96,7 @@ def read_csv(file: MetricsFile, into: Scrapes) -> None:
     lines = file.lines()
     first = next(lines, "")
     rows = csv.reader(lines, delimiter=_delimiter(first))
-    columns = [column.strip() for column in next(csv.reader([first], delimiter=_delimiter(first)), [])]
+    columns = _columns(first)
     short = [0]
 
     def records() -> Iterator[tuple[str, dict[str, Any]]]:
@@ -179,7 +179,15 @@ def _long(text: Any, labels: Labels) -> list[tuple[str, Labels]]:
     return [] if series is None or name is None else [(name, (*series[1], *labels))]
 
 
-def _delimiter(head: str) -> str:
+def _columns(first: str) -> list[str]:
+    """The names in a first line; none where it is no CSV."""
+    try:
+        return [column.strip() for column in next(csv.reader([first], delimiter=_delimiter(first)), [])]
+    except csv.Error:
+        return []
+
+
+def _delimiter(first: str) -> str:
     """The sign that the first line has most of, outside of what labels quote."""
-    first = re.sub(r'\{[^}]*\}|"[^"]*"', "", head.partition("\n")[0])
-    return max((",", ";", "\t"), key=first.count)
+    outside = re.sub(r'\{[^}]*\}|"[^"]*"', "", first)
+    return max((",", ";", "\t"), key=outside.count)

@@ -276,6 +276,10 @@ def test_what_the_server_says_of_its_cache_is_taken_from_its_labels(tmp_path: Pa
     [
         ("", "m: is empty; --format says what it is: prometheus, api, csv, parquet, log"),
         (
+            "a\rb,c\r,time\n",
+            "m: is not recognised: it begins 'a\\rb,c\\r,time'; --format says what it is: prometheus, api, csv, parquet, log",
+        ),
+        (
             "hello\n",
             "m: is not recognised: it begins 'hello'; --format says what it is: prometheus, api, csv, parquet, log",
         ),
