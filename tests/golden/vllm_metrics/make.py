@@ -1,7 +1,10 @@
 """Gives load.jsonl to vLLM's own scheduler and loggers, without a model, and keeps what they said.
 
-Needs vllm and nothing of kvsim: `python make.py` beside the files that it writes anew. The clock is a made one, on
-which a step takes 20 ms, so the files are the same each time. Written for vLLM 0.32.0.
+`scrapes.prom.gz`: what its PrometheusStatLogger exports, through prometheus_client, every 0.5 s, without histograms.
+`server.log`: what it prints at the start, and what its LoggingStatLogger says every second, by its own formatter.
+
+Needs vllm and nothing of kvsim: `python make.py` writes both anew. The clock is a made one, on which a step takes 20 ms,
+so the files are the same each time. Written for vLLM 0.32.0.
 """
 
 import gzip
