@@ -14,6 +14,7 @@ import typer
 from kvsim import __version__
 from kvsim.cli_compare import mount as mount_compare
 from kvsim.cli_diff import mount as mount_diff
+from kvsim.cli_measured import mount as mount_measured
 from kvsim.cli_report import mount as mount_report
 from kvsim.cli_sweep import mount as mount_sweep
 from kvsim.cli_trace import mount as mount_trace
@@ -33,6 +34,7 @@ app = typer.Typer(
 mount_compare(app)
 mount_diff(app)
 mount_report(app)
+mount_measured(app)
 mount_sweep(app)
 mount_trace(app)
 mount_waste(app)

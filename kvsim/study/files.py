@@ -36,6 +36,9 @@ FILES: dict[str, str] = {
 }
 """What a run writes, by the names that a scenario gives them."""
 
+MEASURED = {"json": "measured.json", "plot": "measured.png"}
+"""What kvsim compare-measured leaves beside them: it is of the run that is there."""
+
 
 @contextmanager
 def staged(directory: Path) -> Iterator[Path]:
@@ -106,6 +109,8 @@ def remove_other_results(directory: Path, files: tuple[str, ...]) -> None:
     """Take away what an earlier run has left of the files that this one does not write: a folder is of one run."""
     for name in set(FILES) - set(files):
         (directory / FILES[name]).unlink(missing_ok=True)
+    for name in MEASURED.values():
+        (directory / name).unlink(missing_ok=True)
 
 
 class TablesInFiles:
