@@ -72,11 +72,11 @@ def compare_measured(
     - `kvsim compare-measured out/quick_start --metrics scrape.csv --offset "12 s" --json`
     """
     from kvsim.study.files import MEASURED, read_results, staged_file
-    from kvsim.study.measured_compare import compare_measured as compare
-    from kvsim.study.measured_plot import panels_of, save_measured_plot
-    from kvsim.study.measured_read import read_measured
-    from kvsim.study.measured_sizes import CONDITIONS
-    from kvsim.study.measured_table import measured_json, measured_page
+    from kvsim.study.measured.compare import compare_measured as compare
+    from kvsim.study.measured.plot import panels_of, save_measured_plot
+    from kvsim.study.measured.read import read_measured
+    from kvsim.study.measured.sizes import CONDITIONS
+    from kvsim.study.measured.table import measured_json, measured_page
 
     need_picture_name(plot)
     offset_ns = None if offset in (None, "best") else _duration("--offset", offset)

@@ -8,9 +8,9 @@ import numpy as np
 
 from kvsim.engine.results import Results
 from kvsim.engine.tables import TablesInMemory
-from kvsim.study.measured import Course, Series, Simulated
-from kvsim.study.measured_read import Fact, Measured
-from kvsim.study.measured_run import simulated
+from kvsim.study.measured.read import Fact, Measured
+from kvsim.study.measured.run import simulated
+from kvsim.study.measured.series import Course, Series, Simulated
 from kvsim.study.run import simulate
 from kvsim.study.scenario import load_scenario
 

@@ -10,7 +10,7 @@ import numpy as np
 import polars as pl
 
 from kvsim.engine.results import Results
-from kvsim.study.measured import Course, Simulated
+from kvsim.study.measured.series import Course, Simulated
 
 RECENT_REQUESTS = 1_000
 """Of which vLLM's log has its hit rate (`CachingMetrics`)."""

@@ -5,9 +5,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from kvsim.study.measured import Course
-from kvsim.study.measured_compare import MeasuredComparison, compare_measured
-from kvsim.study.measured_plot import _thinned, panels_of, plot_panel, save_measured_plot
+from kvsim.study.measured.compare import MeasuredComparison, compare_measured
+from kvsim.study.measured.plot import _thinned, panels_of, plot_panel, save_measured_plot
+from kvsim.study.measured.series import Course
 from tests.study.measurements import measured_of, scraped, series, tight_courses, tight_run
 
 S = 10**9

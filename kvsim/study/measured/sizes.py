@@ -8,7 +8,7 @@ from attrs import frozen
 
 from kvsim.engine.results import Results
 from kvsim.engine.rules import ENGINE_RULES
-from kvsim.study.measured_read import Fact, Measured
+from kvsim.study.measured.read import Fact, Measured
 
 Size = int | float | str
 

@@ -5,9 +5,9 @@ import json
 import pytest
 from rich.console import Console
 
-from kvsim.study.measured_compare import compare_measured
-from kvsim.study.measured_read import Fact, read_measured
-from kvsim.study.measured_table import measured_json, measured_page
+from kvsim.study.measured.compare import compare_measured
+from kvsim.study.measured.read import Fact, read_measured
+from kvsim.study.measured.table import measured_json, measured_page
 from tests.study.measurements import FIRST_ARRIVAL_NS, GOLDEN, like_vllm, measured_of, scraped, tight_courses, tight_run
 
 

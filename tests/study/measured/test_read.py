@@ -10,9 +10,9 @@ import polars as pl
 import pytest
 
 from kvsim.errors import KvsimError
-from kvsim.study.measured import Series
-from kvsim.study.measured_compare import compare_measured
-from kvsim.study.measured_read import Measured, read_measured
+from kvsim.study.measured.compare import compare_measured
+from kvsim.study.measured.read import Measured, read_measured
+from kvsim.study.measured.series import Series
 from tests.study.measurements import GOLDEN, SERIES, scraped, tight_courses, tight_run
 
 BEGAN_NS = 1_796_000_000 * 10**9

@@ -7,7 +7,9 @@ import numpy as np
 from attrs import evolve, frozen
 
 from kvsim.engine.results import Results
-from kvsim.study.measured import (
+from kvsim.study.measured.read import Measured
+from kvsim.study.measured.run import simulated
+from kvsim.study.measured.series import (
     BEST_FIT,
     COUNTERS,
     FIRST_RUNNING,
@@ -23,9 +25,7 @@ from kvsim.study.measured import (
     level_error,
     share,
 )
-from kvsim.study.measured_read import Measured
-from kvsim.study.measured_run import simulated
-from kvsim.study.measured_sizes import Conditions, conditions
+from kvsim.study.measured.sizes import Conditions, conditions
 from kvsim.units import format_duration
 
 _OF_PREFIX_CACHE = ("queried_tokens", "hit_tokens")

@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 from attrs import Factory, define
 
-from kvsim.study.measured_text import MetricsFile, parse_time_ns
+from kvsim.study.measured.text import MetricsFile, parse_time_ns
 
 _COLOURS = re.compile(r"\x1b\[[0-9;]*m")
 _OWN_TIME = re.compile(

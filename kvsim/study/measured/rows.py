@@ -8,7 +8,7 @@ from decimal import Decimal
 from typing import Any
 
 from kvsim.rules import shown
-from kvsim.study.measured_text import (
+from kvsim.study.measured.text import (
     Labels,
     MetricsFile,
     Scrapes,

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from kvsim.study.colours import COLOURS
-from kvsim.study.measured import Course, Series, Times, Values
-from kvsim.study.measured_compare import MeasuredComparison
+from kvsim.study.measured.compare import MeasuredComparison
+from kvsim.study.measured.series import Course, Series, Times, Values
 from kvsim.units import TIME_UNITS
 
 if TYPE_CHECKING:

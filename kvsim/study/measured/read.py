@@ -9,10 +9,10 @@ from attrs import field, frozen
 
 from kvsim.errors import MeasuredError
 from kvsim.rules import shown
-from kvsim.study.measured import COUNTERS, Series
-from kvsim.study.measured_log import Logged, is_log, read_log
-from kvsim.study.measured_rows import is_api, is_csv, read_api, read_csv, read_parquet
-from kvsim.study.measured_text import NAMES, Labels, MetricsFile, Scrapes, is_exposition, read_exposition
+from kvsim.study.measured.log import Logged, is_log, read_log
+from kvsim.study.measured.rows import is_api, is_csv, read_api, read_csv, read_parquet
+from kvsim.study.measured.series import COUNTERS, Series
+from kvsim.study.measured.text import NAMES, Labels, MetricsFile, Scrapes, is_exposition, read_exposition
 from kvsim.workload.traces.parquet import is_parquet
 
 Kind = Literal["prometheus", "api", "csv", "parquet", "log"]

@@ -9,8 +9,8 @@ import pytest
 
 from kvsim.engine.results import Results
 from kvsim.engine.tables import MemoryShape
-from kvsim.study.measured_read import Fact, Measured, read_measured
-from kvsim.study.measured_sizes import Conditions, SizeRow, conditions, printed_sizes
+from kvsim.study.measured.read import Fact, Measured, read_measured
+from kvsim.study.measured.sizes import Conditions, SizeRow, conditions, printed_sizes
 from tests.study.measurements import GOLDEN, like_vllm, measured_of, tight_run
 
 

@@ -8,9 +8,9 @@ from rich.table import Table
 from rich.text import Text
 
 from kvsim.engine.results import CLAIM
-from kvsim.study.measured import COUNTERS, LEVELS, CounterError, Figure
-from kvsim.study.measured_compare import MeasuredComparison
-from kvsim.study.measured_sizes import CONDITIONS, SizeRow
+from kvsim.study.measured.compare import MeasuredComparison
+from kvsim.study.measured.series import COUNTERS, LEVELS, CounterError, Figure
+from kvsim.study.measured.sizes import CONDITIONS, SizeRow
 from kvsim.study.scenario import named_overrides
 from kvsim.units import format_bytes
 

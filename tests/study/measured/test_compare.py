@@ -2,8 +2,8 @@
 
 import pytest
 
-from kvsim.study.measured_compare import MeasuredComparison, compare_measured
-from kvsim.study.measured_read import read_measured
+from kvsim.study.measured.compare import MeasuredComparison, compare_measured
+from kvsim.study.measured.read import read_measured
 from tests.study.measurements import (
     FIRST_ARRIVAL_NS,
     GOLDEN,

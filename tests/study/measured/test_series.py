@@ -6,8 +6,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kvsim.errors import MeasuredError
-from kvsim.study.measured import BEST_FIT, FIRST_RUNNING, Series, align, best_offset, counter_error, level_error
-from kvsim.study.measured_compare import compare_measured
+from kvsim.study.measured.compare import compare_measured
+from kvsim.study.measured.series import BEST_FIT, FIRST_RUNNING, Series, align, best_offset, counter_error, level_error
 from tests.study.measurements import course, measured_of, run_of, scraped, series, tight_courses, tight_run
 
 S = 10**9

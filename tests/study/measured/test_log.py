@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from kvsim.errors import MeasuredError
-from kvsim.study.measured_read import Measured, read_measured
+from kvsim.study.measured.read import Measured, read_measured
 from tests.study.measurements import GOLDEN
 
 V1 = (
