@@ -121,6 +121,7 @@ class OverTime:
         self._readout = Div(
             sizing_mode="stretch_width",
             stylesheets=[(STATIC / "timeline.css").read_text(encoding="utf-8")],
+            margin=0,
             min_height=150,
         )
         self.figures: dict[str, UIElement] = {
@@ -232,7 +233,7 @@ class OverTime:
             shown[name] = self._area(chart, name, under)
             below.append(f"{name}_bytes")
         shown["allocated"] = chart.step(
-            "time", "allocated_bytes", source=self._levels, mode="after", line_width=1.2
+            "time", "allocated_bytes", source=self._levels, mode="after", line_width=0.8, line_alpha=0.6
         )
         shown["allocated"].glyph.tags = [_INK]
         shown["pool"] = Span(dimension="width", line_dash="dashed", line_width=1.5, tags=[_INK])

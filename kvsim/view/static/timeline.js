@@ -79,34 +79,40 @@
   // of each level the first with the most and the first with the least.
   function chosen(x, first, last, levels, start, wide) {
     const rows = [];
-    if (wide <= 0 || last - first < 2) {
+    if (wide <= 0) {
       for (let row = first; row <= last; row++) rows.push(row);
       return rows;
     }
-    const reach = new Int32Array(2 * levels.length);
-    let part = NaN;
-    let begun = first;
+    const num = levels.length;
+    const taken = new Int32Array(2 + 2 * num); // most and least of each level, then the first row and the last
     function close(end) {
-      const taken = new Set([begun, ...reach, end]);
-      rows.push(...[...taken].sort((one, other) => one - other));
+      taken[2 * num + 1] = end;
+      taken.sort();
+      taken.forEach((row, i) => (i && row === taken[i - 1] ? null : rows.push(row)));
     }
+    let edge = -Infinity;
     for (let row = first; row <= last; row++) {
-      const now = Math.floor((x[row] - start) / wide);
-      if (now !== part) {
+      if (x[row] >= edge) {
         if (row > first) close(row - 1);
-        part = now;
-        begun = row;
-        reach.fill(row);
+        taken.fill(row);
+        edge = start + (Math.floor((x[row] - start) / wide) + 1) * wide;
         continue;
       }
-      for (let i = 0; i < levels.length; i++) {
+      for (let i = 0; i < num; i++) {
         const level = levels[i];
-        if (level[row] > level[reach[2 * i]]) reach[2 * i] = row;
-        if (level[row] < level[reach[2 * i + 1]]) reach[2 * i + 1] = row;
+        if (level[row] > level[taken[i]]) taken[i] = row;
+        if (level[row] < level[taken[num + i]]) taken[num + i] = row;
       }
     }
-    close(last);
+    if (last >= first) close(last);
     return rows;
+  }
+
+  // Some of the values as numbers, to draw them.
+  function drawable(values, rows, size) {
+    const numbers = new Float64Array(rows.length);
+    for (let i = 0; i < rows.length; i++) numbers[i] = Number(values[rows[i]]) / size;
+    return numbers;
   }
 
   // ---- words
@@ -134,7 +140,7 @@
 
   const HINT =
     "Point at a chart, or move to it with the tab key and then by rows with ← →, by a tenth with page up and page down, " +
-    "to the ends with home and end. Drag, Ctrl + wheel, or + − 0 to zoom.";
+    "to the ends with home and end. Drag, Ctrl + wheel, or + − 0 to zoom. Shares are of the pool.";
   const LABELS = {
     memory: "Memory over time",
     requests: "Running and waiting requests over time",
@@ -172,11 +178,29 @@
       if (this.bytes !== bytes) return; // others have come in the meantime
       this.rows = rows;
       const { timeline, pressure, note } = rows;
-      this.x = Float64Array.from(timeline.columns.time_ns, (ns) => Number(ns) / note.time.ns);
-      this.mark_x = Float64Array.from(pressure.columns.time_ns, (ns) => Number(ns) / note.time.ns);
+      [this.x, this.mark_x] = [timeline, pressure].map(({ columns }) => {
+        const x = new Float64Array(columns.time_ns.length);
+        for (let row = 0; row < x.length; row++) x[row] = Number(columns.time_ns[row]) / note.time.ns;
+        return x;
+      });
+      this.fullest = 0;
+      const { allocated_bytes } = timeline.columns;
+      for (let row = 1; row < timeline.rows; row++) {
+        if (allocated_bytes[row] > allocated_bytes[this.fullest]) this.fullest = row;
+      }
       this.panel = null;
+      this.showLevels();
       this.showWhole();
       this.draw();
+    }
+
+    // Those that a reader has not hidden. What is nowhere more than nothing is not drawn at all.
+    showLevels() {
+      const present = new Set(this.rows.note.levels.map((level) => level.name));
+      for (const [key, model] of Object.entries(this.models)) {
+        const name = key.split("toggled_")[1];
+        if (name) model.setv({ visible: present.has(name) && !this.hidden.has(name) }, { sync: false });
+      }
     }
 
     // The axis goes on with the rows, unless a reader looks at a part of them.
@@ -220,9 +244,9 @@
 
     put(source, rows, size) {
       const { columns } = this.rows.timeline;
-      const data = { time: Float64Array.from(rows, (row) => this.x[row]) };
+      const data = {};
       for (const name of source.columns()) {
-        if (name !== "time") data[name] = Float64Array.from(rows, (row) => Number(columns[name][row]) / size);
+        data[name] = name === "time" ? drawable(this.x, rows, 1) : drawable(columns[name], rows, size);
         if (!rows.length) data[name] = [0]; // see over_time.py
       }
       // What is drawn is of no concern to a server.
@@ -243,8 +267,8 @@
       }
       this.drawn.marks = marks;
       const data = {
-        time: Float64Array.from(marks, (mark) => this.mark_x[mark]),
-        y: Float64Array.from(marks, (mark) => lane[mark] + marks_at),
+        time: drawable(this.mark_x, marks, 1),
+        y: marks.map((mark) => lane[mark] + marks_at),
         colour: marks.map((mark) => lanes[lane[mark]].colour),
       };
       this.models.drawn_marks.setv({ data }, { sync: false, check_eq: false });
@@ -291,39 +315,41 @@
         zoom.append(button);
       }
       const moment = element("p", { class: "moment", "aria-live": "polite", "aria-atomic": "true" });
-      const marks = element("ul", { class: "marks", "aria-live": "polite" });
+      const marks = element("ul", { class: "marks", "aria-live": "polite", "aria-label": "Refusals and preemptions", tabindex: "0" });
       const beside = element("p", { class: "beside" });
       const levels = element("div", { class: "levels", role: "group", "aria-label": "Show or hide" });
       const values = new Map(note.levels.map((level) => [level.name, this.newLevel(level, levels)]));
-      const hint = [HINT];
+      const held_only = element("p", { class: "beside" });
       for (const [held, all, what] of [
         [timeline.rows, note.num_rows, "instants"],
         [pressure.rows, note.num_marks, "refusals and preemptions"],
       ]) {
-        if (held < all) hint.unshift(`${grouped(held)} of ${grouped(all)} ${what} are held.`);
+        if (held < all) held_only.append(`${grouped(held)} of ${grouped(all)} ${what} are held. `);
       }
       const bar = element("div", { class: "bar" }, zoom, moment);
       const label = `Values at a moment${note.name ? `, ${note.name}` : ""}`;
       const root = element("section", { class: "kvsim-panel", "aria-label": label });
-      root.append(bar, levels, beside, marks, element("p", { class: "hint" }, hint.join(" ")));
+      if (!note.beside.length) beside.hidden = true;
+      if (!note.lanes.length) marks.hidden = true;
+      root.append(bar, levels, beside, marks, held_only, element("p", { class: "hint" }, HINT));
       return { root, moment, marks, beside, values };
     }
 
     newLevel(level, levels) {
       const box = element("input", { type: "checkbox" });
       box.checked = !this.hidden.has(level.name);
-      const show = () => {
+      box.addEventListener("change", () => {
         this.hidden[box.checked ? "delete" : "add"](level.name);
-        this.models[`toggled_${level.name}`].setv({ visible: box.checked }, { sync: false });
-      };
-      box.addEventListener("change", show);
-      show();
+        this.showLevels();
+      });
       const swatch = element("i", { class: level.is_line ? "line" : "area", "data-name": level.name });
       if (level.colour) swatch.style.setProperty("--swatch", level.colour);
-      const readable = element("b");
-      const exact = element("small");
-      levels.append(element("label", { "data-level": level.name }, box, swatch, `${level.label} `, readable, exact));
-      return { readable, exact };
+      const [readable, share, exact, blocks] = ["b", "small", "small", "small"].map((tag) => element(tag));
+      const values = element("span", {}, readable, " ", share);
+      const item = element("label", { "data-level": level.name }, box, swatch, level.label, values, exact);
+      if (level.has_blocks) item.append(blocks);
+      levels.append(item);
+      return { readable, share, exact, blocks };
     }
 
     // ---- the moment
@@ -354,13 +380,7 @@
 
     // Before a reader points anywhere, the first moment at which most is allocated.
     momentShown() {
-      const { time_ns, allocated_bytes } = this.rows.timeline.columns;
-      if (this.moment_ns !== null || !time_ns.length) return this.moment_ns ?? 0;
-      let fullest = 0;
-      for (let row = 1; row < allocated_bytes.length; row++) {
-        if (allocated_bytes[row] > allocated_bytes[fullest]) fullest = row;
-      }
-      return time_ns[fullest];
+      return this.moment_ns ?? this.rows.timeline.columns.time_ns[this.fullest] ?? 0;
     }
 
     showMoment() {
@@ -371,7 +391,7 @@
       const { moment, marks, beside, values } = this.panel;
       if (row < 0) {
         moment.textContent = timeline.rows ? `${readableTime(ns, note.time)}: before the first instant` : "no instants yet";
-        for (const { readable, exact } of values.values()) readable.textContent = exact.textContent = "";
+        for (const texts of values.values()) Object.values(texts).forEach((text) => (text.textContent = ""));
         beside.textContent = "";
         marks.replaceChildren();
         return;
@@ -389,42 +409,52 @@
       marks.replaceChildren(...this.marksOf(row));
     }
 
-    showLevel(level, value, pool, { readable, exact }) {
+    showLevel(level, value, pool, { readable, share, exact, blocks }) {
       if (level.column === level.name) {
         readable.textContent = grouped(value);
         exact.textContent = "requests";
         return;
       }
-      const words = [`${grouped(value)} B`];
-      if (level.name !== "pool") words.push(`${((100 * Number(value)) / Number(pool)).toFixed(2)} % of the pool`);
-      if (level.has_blocks) words.push(`${grouped(BigInt(value) / BigInt(this.rows.note.block_bytes))} blocks`);
-      readable.textContent = readableBytes(value, this.rows.note.byte_units);
-      exact.textContent = words.join(" · ");
+      const { byte_units, block_bytes } = this.rows.note;
+      readable.textContent = readableBytes(value, byte_units);
+      share.textContent = level.name === "pool" ? "" : `${((100 * Number(value)) / Number(pool)).toFixed(2)} %`;
+      exact.textContent = `${grouped(value)} B`;
+      blocks.textContent = `${grouped(BigInt(value) / BigInt(block_bytes))} blocks`;
     }
 
     bytesInWords(value) {
       return `${readableBytes(value, this.rows.note.byte_units)} (${grouped(value)} B)`;
     }
 
-    // What memory refused while a row held.
+    // What memory refused while a row held. A refusal that began before and goes on is the last that did.
     marksOf(row) {
       const { note, timeline, pressure } = this.rows;
-      const times = timeline.columns.time_ns;
-      const last = row + 1 < times.length ? this.marksBefore(times[row + 1]) : pressure.rows;
-      const first = this.marksBefore(times[row]);
-      const items = [];
-      for (let mark = first; mark < Math.min(last, first + 5); mark++) {
-        const of = (name) => grouped(pressure.columns[name][mark]);
-        const { event, cause } = note.lanes[pressure.columns.lane[mark]];
-        const words =
-          `request ${pressure.columns.request_id[mark]} ${event}: ${cause}` +
-          (event === "refused" ? ` (${of("steps")} steps)` : "") +
-          `; need ${of("need_blocks")} blocks, blank ${of("blank_blocks")}, evictable ${of("evictable_blocks")}, ` +
-          `missing ${of("missing_blocks")}; slack ${this.bytesInWords(pressure.columns.slack_bytes[mark])}`;
-        items.push(element("li", {}, words));
+      const { time_ns, refused } = timeline.columns;
+      const first = this.marksBefore(time_ns[row]);
+      const last = row + 1 < time_ns.length ? this.marksBefore(time_ns[row + 1]) : pressure.rows;
+      const isRefused = (mark) => note.lanes[pressure.columns.lane[mark]].event === "refused";
+      const marks = Array.from({ length: last - first }, (_, i) => first + i);
+      if (refused[row] && !marks.some(isRefused)) {
+        let mark = first - 1;
+        while (mark >= 0 && !isRefused(mark)) mark--;
+        if (mark >= 0) marks.unshift(mark);
       }
-      if (last - first > 5) items.push(element("li", {}, `and ${grouped(last - first - 5)} more`));
+      const items = marks.slice(0, 5).map((mark) => element("li", {}, this.markInWords(mark)));
+      if (marks.length > 5) items.push(element("li", {}, `and ${grouped(marks.length - 5)} more`));
       return items;
+    }
+
+    markInWords(mark) {
+      const { note, pressure } = this.rows;
+      const of = (name) => grouped(pressure.columns[name][mark]);
+      const { event, cause } = note.lanes[pressure.columns.lane[mark]];
+      const since = readableTime(pressure.columns.time_ns[mark], note.time);
+      const when = event === "refused" ? `for ${of("steps")} steps from ${since}, when it` : `at ${since}, when it`;
+      return (
+        `request ${pressure.columns.request_id[mark]} ${event}: ${cause}, ${when} needed ${of("need_blocks")} blocks; ` +
+        `blank ${of("blank_blocks")}, evictable ${of("evictable_blocks")}, missing ${of("missing_blocks")}; ` +
+        `slack ${this.bytesInWords(pressure.columns.slack_bytes[mark])}`
+      );
     }
 
     marksBefore(ns) {
