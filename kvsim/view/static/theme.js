@@ -11,7 +11,12 @@
       minor_tick_line_color: "--line",
     },
     Grid: { grid_line_color: "--line" },
-    Legend: { label_text_color: "--text", title_text_color: "--text", background_fill_color: "--card", border_line_color: "--line" },
+    Legend: {
+      label_text_color: "--text",
+      title_text_color: "--text",
+      background_fill_color: "--card",
+      border_line_color: "--line",
+    },
     Title: { text_color: "--text" },
   };
   const documents = new Set();

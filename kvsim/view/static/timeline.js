@@ -1,82 +1,13 @@
 "use strict";
-// Draws the rows of a run over time, and tells which row holds at a moment. See over_time.py, which makes the charts and
-// gives the rows, and packing.py, which says how they are packed. Nothing is computed here but places on the screen,
-// shares of the pool and blocks; whole numbers stay exact.
+// Draws the rows of a run over time, and tells which row holds at a moment. See over_time.py, which makes the charts
+// and gives the rows. Nothing is computed here but places on the screen.
 
 (() => {
-  // ---- unpacking
+  const { unpacked, rowThatHolds } = window.kvsimPacked;
+  const { HINT, Panel, element } = window.kvsimMoment;
 
-  const SIGNED = { 1: Int8Array, 2: Int16Array, 4: Int32Array, 8: BigInt64Array };
-
-  async function inflated(bytes) {
-    const stream = new Blob([bytes]).stream().pipeThrough(new DecompressionStream("deflate"));
-    return new Uint8Array(await new Response(stream).arrayBuffer());
-  }
-
-  // Planes of bytes, the lowest first, as the signed integers that they were (of the machine's order, which is little-endian
-  // in every browser).
-  function joined(planes, width) {
-    const bytes = new Uint8Array(planes.length);
-    const count = planes.length / width;
-    for (let plane = 0; plane < width; plane++) {
-      for (let i = 0, at = plane; i < count; i++, at += width) bytes[at] = planes[plane * count + i];
-    }
-    return new SIGNED[width](bytes.buffer);
-  }
-
-  // Numbers where they are exact, else BigInts.
-  function column(packed, rows, planes) {
-    const first = BigInt(packed.first);
-    const values = packed.exact ? new Float64Array(rows) : new BigInt64Array(rows);
-    if (!planes) return values.fill(packed.exact ? Number(first) : first);
-    const steps = joined(planes, packed.width);
-    if (packed.exact) {
-      let value = Number(first);
-      values[0] = value;
-      for (let i = 1; i < rows; i++) values[i] = value += Number(steps[i - 1]);
-    } else {
-      let value = first;
-      values[0] = value;
-      for (let i = 1; i < rows; i++) values[i] = value = BigInt.asIntN(64, value + BigInt(steps[i - 1]));
-    }
-    return values;
-  }
-
-  async function unpacked(array) {
-    const bytes = new Uint8Array(array.buffer, array.byteOffset, array.length); // Bokeh's own arrays have no parts
-    const length = new DataView(bytes.buffer, bytes.byteOffset).getUint32(0, true);
-    const header = JSON.parse(new TextDecoder().decode(bytes.subarray(4, 4 + length)));
-    const tables = {};
-    let at = 4 + length;
-    for (const [name, table] of Object.entries(header.tables)) {
-      const columns = {};
-      for (const [key, packed] of Object.entries(table.columns)) {
-        // Each waits for its bytes, so a page is not held up by all of them.
-        const planes = packed.bytes ? await inflated(bytes.subarray(at, at + packed.bytes)) : null;
-        at += packed.bytes ?? 0;
-        columns[key] = "same" in packed ? columns[packed.same] : column(packed, table.rows, planes);
-      }
-      tables[name] = { rows: table.rows, columns };
-    }
-    return { note: header.note, ...tables };
-  }
-
-  // ---- rows
-
-  // The last row of which `values`, in order, are `value` or less; -1 before the first. Exact also between Number and BigInt.
-  function rowThatHolds(values, value) {
-    let low = 0;
-    let high = values.length;
-    while (low < high) {
-      const middle = (low + high) >> 1;
-      if (values[middle] <= value) low = middle + 1;
-      else high = middle;
-    }
-    return low - 1;
-  }
-
-  // Rows `first ... last`; if they are many, of each part of `x`, from `start` on and `wide`, the first and the last row, and
-  // of each level the first with the most and the first with the least.
+  // Rows `first ... last`; if they are many, of each part of `x`, from `start` on and `wide`, the first and the last
+  // row, and of each level the first with the most and the first with the least.
   function chosen(x, first, last, levels, start, wide) {
     const rows = [];
     if (wide <= 0) {
@@ -115,32 +46,8 @@
     return numbers;
   }
 
-  // ---- words
-
-  const grouped = (value) => value.toLocaleString("en-US");
-
-  function readableBytes(value, units) {
-    const [unit, size] = units.find(([, size]) => value >= size) ?? ["B", 1];
-    return size === 1 ? `${grouped(value)} B` : `${(Number(value) / size).toFixed(2)} ${unit}`;
-  }
-
-  // As many decimals as milliseconds need.
-  function readableTime(value, { unit, ns }) {
-    return `${(Number(value) / ns).toFixed(Math.max(0, Math.ceil(Math.log10(ns / 1e6))))} ${unit}`;
-  }
-
-  function element(tag, attributes = {}, ...children) {
-    const made = document.createElement(tag);
-    for (const [name, value] of Object.entries(attributes)) made.setAttribute(name, value);
-    made.append(...children);
-    return made;
-  }
-
   // ---- one run's charts
 
-  const HINT =
-    "Point at a chart, or move to it with the tab key and then by rows with ← →, by a tenth with page up and page down, " +
-    "to the ends with home and end. Drag, Ctrl + wheel, or + − 0 to zoom. Shares are of the pool.";
   const LABELS = {
     memory: "Memory over time",
     requests: "Running and waiting requests over time",
@@ -158,7 +65,7 @@
       this.hidden = new Set();
       this.drawn = { levels: [], counts: [], marks: [] };
       this.attached = new WeakSet();
-      this.isWaiting = false;
+      this.isWaiting = false; // for the charts to be on the page
     }
 
     // The rows, the range or the size are others than they were, or a reader points at something.
@@ -176,6 +83,7 @@
       this.bytes = bytes;
       const rows = await unpacked(bytes);
       if (this.bytes !== bytes) return; // others have come in the meantime
+      const before_ns = this.rows?.note.time.ns ?? rows.note.time.ns;
       this.rows = rows;
       const { timeline, pressure, note } = rows;
       [this.x, this.mark_x] = [timeline, pressure].map(({ columns }) => {
@@ -190,7 +98,7 @@
       }
       this.panel = null;
       this.showLevels();
-      this.showWhole();
+      this.showWhole(before_ns / note.time.ns);
       this.draw();
     }
 
@@ -203,15 +111,16 @@
       }
     }
 
-    // The axis goes on with the rows, unless a reader looks at a part of them.
-    showWhole() {
+    // The axis goes on with the rows, unless a reader looks at a part of them. Units of time may have become longer.
+    showWhole(scale) {
       const { ns } = this.rows.note.time;
       const end = this.x.at(-1) || 1 / ns;
       this.whole = { start: Math.min(0, this.x[0] ?? 0), end };
-      const range = this.isWhole ? this.whole : {};
+      const { time } = this.models;
+      const range = this.isWhole ? this.whole : { start: time.start * scale, end: time.end * scale };
       const bounds = [this.whole.start, end];
       const min_interval = Math.max(1e3 / ns, end * 1e-9);
-      this.models.time.setv({ bounds, min_interval, ...range }, { sync: false });
+      time.setv({ bounds, min_interval, ...range }, { sync: false });
     }
 
     // ---- drawing
@@ -226,6 +135,10 @@
       const { columns, rows } = this.rows.timeline;
       const { start, end } = time;
       const { whole } = this;
+      // Both ends of a range are told of, when both are set already.
+      const view = [this.bytes, start, end, memory.inner_width];
+      if (view.every((part, i) => part === this.view?.[i])) return;
+      this.view = view;
       this.isWhole = start <= whole.start && end >= whole.end;
       const wide = (end - start) / Math.max(1, Math.round(memory.inner_width * devicePixelRatio));
       const first = Math.max(0, rowThatHolds(this.x, start));
@@ -292,64 +205,17 @@
         view.canvas_view.shadow_el.append(element("style", {}, ".bk-events { touch-action: pan-y !important; }"));
         window.kvsimTheme?.(this.models[names[i]].document);
       });
-      this.panel ??= this.newPanel();
+      this.panel ??= new Panel(
+        this.rows,
+        this.hidden,
+        () => this.showLevels(),
+        (wider) => this.zoom(wider),
+      );
       if (this.panel.root.parentNode !== readout.shadow_el) {
         readout.shadow_el.querySelector(".kvsim-panel")?.remove();
         readout.shadow_el.append(this.panel.root);
       }
       return true;
-    }
-
-    // ---- the panel
-
-    newPanel() {
-      const { note, timeline, pressure } = this.rows;
-      const zoom = element("span", { role: "group", "aria-label": "Zoom in time", class: "zoom" });
-      for (const [text, label, act] of [
-        ["+", "zoom in", () => this.zoom(0.5)],
-        ["−", "zoom out", () => this.zoom(2)],
-        ["all", "show all of the time", () => this.zoom(Infinity)],
-      ]) {
-        const button = element("button", { type: "button", "aria-label": label, title: label }, text);
-        button.addEventListener("click", act);
-        zoom.append(button);
-      }
-      const moment = element("p", { class: "moment", "aria-live": "polite", "aria-atomic": "true" });
-      const marks = element("ul", { class: "marks", "aria-live": "polite", "aria-label": "Refusals and preemptions", tabindex: "0" });
-      const beside = element("p", { class: "beside" });
-      const levels = element("div", { class: "levels", role: "group", "aria-label": "Show or hide" });
-      const values = new Map(note.levels.map((level) => [level.name, this.newLevel(level, levels)]));
-      const held_only = element("p", { class: "beside" });
-      for (const [held, all, what] of [
-        [timeline.rows, note.num_rows, "instants"],
-        [pressure.rows, note.num_marks, "refusals and preemptions"],
-      ]) {
-        if (held < all) held_only.append(`${grouped(held)} of ${grouped(all)} ${what} are held. `);
-      }
-      const bar = element("div", { class: "bar" }, zoom, moment);
-      const label = `Values at a moment${note.name ? `, ${note.name}` : ""}`;
-      const root = element("section", { class: "kvsim-panel", "aria-label": label });
-      if (!note.beside.length) beside.hidden = true;
-      if (!note.lanes.length) marks.hidden = true;
-      root.append(bar, levels, beside, marks, held_only, element("p", { class: "hint" }, HINT));
-      return { root, moment, marks, beside, values };
-    }
-
-    newLevel(level, levels) {
-      const box = element("input", { type: "checkbox" });
-      box.checked = !this.hidden.has(level.name);
-      box.addEventListener("change", () => {
-        this.hidden[box.checked ? "delete" : "add"](level.name);
-        this.showLevels();
-      });
-      const swatch = element("i", { class: level.is_line ? "line" : "area", "data-name": level.name });
-      if (level.colour) swatch.style.setProperty("--swatch", level.colour);
-      const [readable, share, exact, blocks] = ["b", "small", "small", "small"].map((tag) => element(tag));
-      const values = element("span", {}, readable, " ", share);
-      const item = element("label", { "data-level": level.name }, box, swatch, level.label, values, exact);
-      if (level.has_blocks) item.append(blocks);
-      levels.append(item);
-      return { readable, share, exact, blocks };
     }
 
     // ---- the moment
@@ -386,82 +252,8 @@
     showMoment() {
       const { note, timeline } = this.rows;
       const ns = this.momentShown();
-      const row = rowThatHolds(timeline.columns.time_ns, ns);
       this.models.moment.setv({ location: Number(ns) / note.time.ns, visible: timeline.rows > 0 }, { sync: false });
-      const { moment, marks, beside, values } = this.panel;
-      if (row < 0) {
-        moment.textContent = timeline.rows ? `${readableTime(ns, note.time)}: before the first instant` : "no instants yet";
-        for (const texts of values.values()) Object.values(texts).forEach((text) => (text.textContent = ""));
-        beside.textContent = "";
-        marks.replaceChildren();
-        return;
-      }
-      const value = (name) => timeline.columns[name][row];
-      const happened = note.events.filter((event) => value(event)).map((event) => `${grouped(value(event))} ${event}`);
-      moment.replaceChildren(
-        element("b", {}, readableTime(value("time_ns"), note.time)),
-        ` = ${grouped(value("time_ns"))} ns: ${grouped(value("running"))} running, ${grouped(value("waiting"))} waiting`,
-        happened.length ? `; ${happened.join(", ")}` : "",
-      );
-      for (const level of note.levels) this.showLevel(level, value(level.column), value("pool_bytes"), values.get(level.name));
-      const bytes = (name) => this.bytesInWords(value(`${name}_bytes`));
-      beside.textContent = note.beside.map((name) => `${name.replace("_", " ")} ${bytes(name)}`).join(" · ");
-      marks.replaceChildren(...this.marksOf(row));
-    }
-
-    showLevel(level, value, pool, { readable, share, exact, blocks }) {
-      if (level.column === level.name) {
-        readable.textContent = grouped(value);
-        exact.textContent = "requests";
-        return;
-      }
-      const { byte_units, block_bytes } = this.rows.note;
-      readable.textContent = readableBytes(value, byte_units);
-      share.textContent = level.name === "pool" ? "" : `${((100 * Number(value)) / Number(pool)).toFixed(2)} %`;
-      exact.textContent = `${grouped(value)} B`;
-      blocks.textContent = `${grouped(BigInt(value) / BigInt(block_bytes))} blocks`;
-    }
-
-    bytesInWords(value) {
-      return `${readableBytes(value, this.rows.note.byte_units)} (${grouped(value)} B)`;
-    }
-
-    // What memory refused while a row held. A refusal that began before and goes on is the last that did.
-    marksOf(row) {
-      const { note, timeline, pressure } = this.rows;
-      const { time_ns, refused } = timeline.columns;
-      const first = this.marksBefore(time_ns[row]);
-      const last = row + 1 < time_ns.length ? this.marksBefore(time_ns[row + 1]) : pressure.rows;
-      const isRefused = (mark) => note.lanes[pressure.columns.lane[mark]].event === "refused";
-      const marks = Array.from({ length: last - first }, (_, i) => first + i);
-      if (refused[row] && !marks.some(isRefused)) {
-        let mark = first - 1;
-        while (mark >= 0 && !isRefused(mark)) mark--;
-        if (mark >= 0) marks.unshift(mark);
-      }
-      const items = marks.slice(0, 5).map((mark) => element("li", {}, this.markInWords(mark)));
-      if (marks.length > 5) items.push(element("li", {}, `and ${grouped(marks.length - 5)} more`));
-      return items;
-    }
-
-    markInWords(mark) {
-      const { note, pressure } = this.rows;
-      const of = (name) => grouped(pressure.columns[name][mark]);
-      const { event, cause } = note.lanes[pressure.columns.lane[mark]];
-      const since = readableTime(pressure.columns.time_ns[mark], note.time);
-      const when = event === "refused" ? `for ${of("steps")} steps from ${since}, when it` : `at ${since}, when it`;
-      return (
-        `request ${pressure.columns.request_id[mark]} ${event}: ${cause}, ${when} needed ${of("need_blocks")} blocks; ` +
-        `blank ${of("blank_blocks")}, evictable ${of("evictable_blocks")}, missing ${of("missing_blocks")}; ` +
-        `slack ${this.bytesInWords(pressure.columns.slack_bytes[mark])}`
-      );
-    }
-
-    marksBefore(ns) {
-      const times = this.rows.pressure.columns.time_ns;
-      let mark = rowThatHolds(times, ns);
-      while (mark >= 0 && times[mark] >= ns) mark--;
-      return mark + 1;
+      this.panel.show(ns);
     }
 
     // ---- moving
@@ -536,7 +328,7 @@
   // What a callback of Bokeh's calls, with the models of one run's charts and what has changed of them.
   window.kvsimOverTime = (models, cause) => {
     const { id } = models.packed;
-    if (!charts.has(id)) charts.set(id, new OverTime(models));
+    if (charts.get(id)?.models.packed !== models.packed) charts.set(id, new OverTime(models));
     return charts.get(id).changed(cause);
   };
 
@@ -544,7 +336,8 @@
   const inWords = ({ columns }, row) =>
     row < 0 ? null : Object.fromEntries(Object.entries(columns).map(([name, values]) => [name, String(values[row])]));
 
-  // For those who want a row from the page itself: as text, since numbers would not hold them all. `number` counts a page's runs.
+  // For those who want a row from the page itself: as text, since numbers would not hold them all. `number` counts the
+  // runs of a page from 0.
   window.kvsim = {
     isReady: (number) => Boolean(chart(number)?.panel),
     // The row that holds at a time, given as text or a number; null before the first.
