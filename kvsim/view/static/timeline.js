@@ -260,12 +260,13 @@
 
     press(event, name) {
       if (!this.rows?.timeline.rows || event.ctrlKey || event.metaKey || event.altKey) return;
-      const tenth = (this.models.time.end - this.models.time.start) / 10;
+      const { time } = this.models;
+      const tenth_ns = Math.round(((time.end - time.start) * this.rows.note.time.ns) / 10);
       const moves = {
         ArrowLeft: () => this.step(name, -1),
         ArrowRight: () => this.step(name, 1),
-        PageUp: () => this.jump(-tenth),
-        PageDown: () => this.jump(tenth),
+        PageUp: () => this.jump(-tenth_ns),
+        PageDown: () => this.jump(tenth_ns),
         Home: () => this.go(this.rows.timeline.columns.time_ns[0]),
         End: () => this.go(this.rows.timeline.columns.time_ns.at(-1)),
         "+": () => this.zoom(0.5),
@@ -292,10 +293,9 @@
       return times[Math.max(0, rowThatHolds(times, ns))];
     }
 
-    jump(by) {
-      const { ns } = this.rows.note.time;
-      const at = Number(this.momentShown()) / ns + by;
-      this.go(Math.floor(Math.min(Math.max(at, this.whole.start), this.whole.end) * ns));
+    jump(by_ns) {
+      const last_ns = Number(this.rows.timeline.columns.time_ns.at(-1));
+      this.go(Math.min(Math.max(Number(this.momentShown()) + by_ns, 0), last_ns));
     }
 
     go(moment_ns) {
