@@ -1,14 +1,23 @@
-import json
-from collections.abc import Iterator
+import asyncio
+import queue
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 import polars as pl
 import pytest
+from bokeh.application import Application
+from bokeh.application.handlers import FunctionHandler
+from bokeh.document import Document
 from bokeh.embed import components
 from bokeh.resources import INLINE
+from bokeh.server.server import Server
+from jinja2 import Template
 from playwright.sync_api import Browser, Locator, Page
+from tornado.ioloop import IOLoop
 
 from kvsim.engine.tables import PRESSURE_COLUMNS, TIMELINE_COLUMNS, MemoryShape
 from kvsim.view.over_time import SCRIPTS, STATIC, OverTime
@@ -56,13 +65,42 @@ def pressure_of(*rows: tuple[int, str, int, str, int]) -> pl.DataFrame:
 NO_PRESSURE = pressure_of()
 
 
-def page_of(*charts: OverTime, extra: str = "") -> str:
+def head() -> str:
+    """What a page needs of kvsim's own."""
+    code = "".join(f"<script>{(STATIC / name).read_text(encoding='utf-8')}</script>" for name in SCRIPTS)
+    return f"<style>{(STATIC / 'page.css').read_text(encoding='utf-8')}</style>{code}"
+
+
+def page_of(*charts: OverTime) -> str:
     figures = {f"{i}_{name}": model for i, chart in enumerate(charts) for name, model in chart.figures.items()}
     script, places = components(figures)
-    code = "".join(f"<script>{(STATIC / name).read_text(encoding='utf-8')}</script>" for name in SCRIPTS)
-    style = (STATIC / "page.css").read_text(encoding="utf-8")
-    head = f"<meta charset='utf-8'><title>right</title><style>{style}</style>{INLINE.render()}{code}"
-    return f"<!doctype html><html lang='en'><head>{head}</head><body><main>{''.join(places.values())}</main>{script}{extra}</body></html>"
+    start = f"<!doctype html><html lang='en'><head><meta charset='utf-8'><title>right</title>{INLINE.render()}{head()}</head>"
+    return f"{start}<body><main>{''.join(places.values())}</main>{script}</body></html>"
+
+
+@contextmanager
+def served(fill: Callable[[Document], None]) -> Iterator[tuple[str, IOLoop]]:
+    """The address of a server whose documents `fill` makes, and the loop on which they may be changed."""
+    ready: queue.Queue[tuple[Server, IOLoop]] = queue.Queue()
+
+    def serve() -> None:
+        asyncio.set_event_loop(asyncio.new_event_loop())
+        loop = IOLoop.current()
+        server = Server({"/": Application(FunctionHandler(fill))}, io_loop=loop, port=0, address="127.0.0.1")
+        server.start()
+        ready.put((server, loop))
+        loop.start()
+        loop.close()
+
+    thread = threading.Thread(target=serve)
+    thread.start()
+    server, loop = ready.get(timeout=10)
+    try:
+        yield f"http://127.0.0.1:{server.port}/", loop
+    finally:
+        loop.add_callback(server.stop)
+        loop.add_callback(loop.stop)
+        thread.join(10)
 
 
 class Look(NamedTuple):
@@ -460,29 +498,52 @@ def test_charts_follow_the_colours_of_the_page(browser: Browser, tmp_path: Path)
         tab.page.wait_for_function(has_colour, arg=[*ids, "#000000"])
 
 
-def test_no_rows_yet_and_more_rows_later(browser: Browser, tmp_path: Path) -> None:
-    """What a server does while a run goes on, by messages that Bokeh itself would send."""
-    chart = OverTime()
+def test_a_live_document_shows_rows_as_they_come(browser: Browser) -> None:
     rows, pressure = timeline_of(400), pressure_of((10**9, "refused", 1, "blocks", 2))
-    later = OverTime()
-    later.show(SHAPE, rows, pressure)
-    chart.show(SHAPE, rows[:0], NO_PRESSURE)
-    path = tmp_path / "page.html"
-    path.write_text(page_of(chart), encoding="utf-8")
-    packed = later._packed.data["packed"].tolist()
-    with opened(browser, offline=True) as tab:
-        tab.page.goto(path.as_uri())
+    far = rows.with_columns(time_ns=pl.col("time_ns") * 1000)  # over an hour, so in other units
+    charts: list[OverTime] = []
+
+    def fill(document: Document) -> None:
+        charts.append(OverTime())
+        charts[0].show(SHAPE, rows[:0], NO_PRESSURE)
+        for model in charts[0].figures.values():
+            document.add_root(model)
+        document.template = Template("{% extends base %}{% block preamble %}{{ head }}{% endblock %}")
+        document.template_variables["head"] = head()
+
+    with served(fill) as (address, loop), opened(browser) as tab:
+        tab.page.goto(address)
         tab.page.wait_for_function("window.kvsim?.isReady()")
-        look = Look(tab.page, chart, rows, pressure)
+
+        def show(shown: pl.DataFrame, marks: pl.DataFrame) -> None:
+            document = charts[0]._memory.document
+            assert document is not None
+            document.add_next_tick_callback(lambda: charts[0].show(SHAPE, shown, marks))
+
+        def come(shown: pl.DataFrame, marks: pl.DataFrame = NO_PRESSURE) -> None:
+            loop.add_callback(show, shown, marks)
+            last = str(shown["time_ns"][-1])
+            tab.page.wait_for_function("(ns) => kvsim.rowAt(2 ** 62)?.time_ns === ns", arg=last)
+
+        look = Look(tab.page, charts[0], rows, pressure)
         assert look.panel.locator(".moment").inner_text() == "no instants yet"
         assert look.shown() is None
-        look.js(
-            "([id, packed]) => Bokeh.documents[0].get_model_by_id(id).data = { packed: new Uint8Array(packed) }",
-            chart._packed.id,
-            packed,
-        )
-        tab.page.wait_for_function("kvsim.lastDrawn()")
-        assert look.drawn()["levels"] == list(range(400))
-        fullest = int(rows["allocated_bytes"].to_numpy().argmax())
-        assert look.shown() == look.row(rows["time_ns"][fullest])
-        assert json.loads(json.dumps(look.drawn()["marks"])) == [0]
+        come(rows[:100])
+        assert look.drawn()["levels"] == list(range(100))
+        assert look.shown() == look.row(rows["time_ns"][int(rows["allocated_bytes"][:100].to_numpy().argmax())])
+        come(rows[:300])
+        # The axis goes on, until a reader looks at a part of it; to this it keeps.
+        assert look.range() == pytest.approx((0, rows["time_ns"][299]))
+        look.panel.get_by_label("cached").click()
+        look.range(*times(rows, 40, 60))
+        come(rows, pressure)
+        assert look.range() == pytest.approx(times(rows, 40, 60))
+        assert look.drawn()["levels"] == list(range(40, 62))
+        assert not look.panel.get_by_label("cached").is_checked()
+        tab.page.locator(".marks").wait_for()
+        look.panel.get_by_role("button", name="show all of the time").click()
+        assert look.drawn()["marks"] == [0]
+        come(far)
+        assert look.range() == pytest.approx((0, far["time_ns"][-1]))
+        # What is drawn does not come back to the server.
+        assert charts[0]._levels.data["time"] == [0]
