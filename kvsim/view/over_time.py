@@ -1,8 +1,8 @@
 """Memory, requests, refusals and preemptions of a run over time, with every row of its tables at hand.
 
 The page holds the rows, packed (`run_rows.py`), and `static/timeline.js` draws those that can be seen: of each column
-of pixels the first row, the last, and those with the most and the least. Zooming in therefore shows every row, and what
-is read off at a moment is the row itself, never what is drawn.
+two pixels wide the first row, the last, and those with the most and the least. Zooming in therefore shows every row,
+and what is read off at a moment is the row itself, never what is drawn.
 """
 
 from pathlib import Path
@@ -39,7 +39,7 @@ SCRIPTS = ("theme.js", "packed.js", "moment.js", "timeline.js")
 
 _DRAWN = (*(f"{name}_bytes" for name in AREAS), "allocated_bytes")
 
-_LEFT, _RIGHT, _RIGHT_OF_AN_AXIS = 64, 12, 58
+_LEFT, _RIGHT, _RIGHT_OF_AN_AXIS = 64, 12, 72
 """Pixels beside the charts, the same for all, so that a moment stands at one place."""
 
 _MEMORY_HEIGHT, _REQUESTS_HEIGHT, _LANE_HEIGHT, _TIME_AXIS_HEIGHT, _NOTHING_HEIGHT = 330, 190, 38, 56, 40
@@ -48,6 +48,7 @@ _NAME_AT, _MARKS_AT = 0.45, 0.75
 """Of the height of a lane, from its top: where its name stands, and the middle of its marks."""
 
 _INK = {"theme": {"line_color": "--text"}}
+_GROUND = {"theme": {"line_color": "--page"}}
 _TEXT = {"theme": {"text_color": "--text"}}
 """Tags that `static/theme.js` reads: this property has the colour of that variable of the page's style."""
 
@@ -63,7 +64,11 @@ class OverTime:
         self._name = name
         self._packed = ColumnDataSource(data={"packed": np.zeros(0, dtype=np.uint8)})
         self._time = Range1d(start=0, end=1)
-        self._moment = Span(dimension="height", line_width=1.5, level="overlay", visible=False, tags=[_INK])
+        self._moment = Span(dimension="height", level="overlay", visible=False, line_width=1.5, tags=[_INK])
+        # Around it, so that it is seen on every colour.
+        self._halo = Span(
+            dimension="height", level="overlay", visible=False, line_width=4, line_alpha=0.7, tags=[_GROUND]
+        )
         self._drag = BoxZoomTool(dimensions="width")
         # Two fingers on a touchpad are a wheel with this key; without it the wheel is the page's.
         self._wheel = WheelZoomTool(dimensions="width", modifiers="ctrl")
@@ -117,6 +122,7 @@ class OverTime:
             "drawn_counts": self._counts,
             "drawn_marks": self._marks,
             "moment": self._moment,
+            "halo": self._halo,
             **{f"toggled_{name}": model for name, model in self._toggled.items()},
         }
         callback = CustomJS(args=models, code=f"kvsimOverTime({{{', '.join(models)}}}, cb_obj)")
@@ -151,6 +157,7 @@ class OverTime:
         chart.xaxis.formatter = BasicTickFormatter(use_scientific=False)
         chart.xaxis.ticker = BasicTicker(desired_num_ticks=6)
         chart.yaxis.minor_tick_line_color = None
+        chart.add_layout(self._halo)
         chart.add_layout(self._moment)
         return chart
 

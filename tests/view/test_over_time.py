@@ -447,7 +447,7 @@ def test_those_that_wait_have_an_axis_of_their_own_where_they_are_many_more() ->
     chart.show(SHAPE, few.with_columns(waiting=pl.col("running") * 4 + 1), NO_PRESSURE)
     assert chart._waiting_axis.visible
     assert (chart._requests.y_range.end, chart._waiting_range.end) == pytest.approx((8.8, 36.3))
-    assert {chart.figures[name].min_border_right for name in ("memory", "requests", "pressure")} == {58}
+    assert {chart.figures[name].min_border_right for name in ("memory", "requests", "pressure")} == {72}
 
 
 def test_axes_have_the_units_of_the_pictures() -> None:

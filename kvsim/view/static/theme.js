@@ -45,6 +45,8 @@
   function colourAll() {
     const style = getComputedStyle(document.documentElement);
     for (const document_ of documents) colour(document_, style);
+    // At once, since a printer does not wait for the next frame.
+    for (const view of Bokeh.index.query((view) => view.canvas_view)) view.paint();
   }
 
   // The charts of a Bokeh document, now and whenever the page changes its colours. To be called again for new charts.

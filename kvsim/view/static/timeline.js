@@ -46,6 +46,12 @@
     return numbers;
   }
 
+  // Pixels of the screen. One would show no more of a run that goes up and down within it, and takes twice as long.
+  const COLUMN = 2;
+
+  // Of a chart in pixels; 0 while it is not laid out, as in a tab that nobody has looked at yet.
+  const widthOf = (figure) => (figure.properties.inner_width.is_unset ? 0 : figure.inner_width);
+
   // ---- one run's charts
 
   const LABELS = {
@@ -132,15 +138,16 @@
         return;
       }
       const { memory, time, drawn_levels, drawn_counts } = this.models;
+      const width = widthOf(memory);
       const { columns, rows } = this.rows.timeline;
       const { start, end } = time;
       const { whole } = this;
       // Both ends of a range are told of, when both are set already.
-      const view = [this.bytes, start, end, memory.inner_width];
-      if (view.every((part, i) => part === this.view?.[i])) return;
+      const view = [this.bytes, start, end, width];
+      if (!width || view.every((part, i) => part === this.view?.[i])) return;
       this.view = view;
       this.isWhole = start <= whole.start && end >= whole.end;
-      const wide = (end - start) / Math.max(1, Math.round(memory.inner_width * devicePixelRatio));
+      const wide = (end - start) / Math.max(1, Math.round((width * devicePixelRatio) / COLUMN));
       const first = Math.max(0, rowThatHolds(this.x, start));
       const last = Math.min(rows - 1, rowThatHolds(this.x, end) + 1);
       const choice = (names) => {
@@ -166,7 +173,7 @@
       source.setv({ data }, { sync: false, check_eq: false });
     }
 
-    // The first mark of each lane in each column of pixels.
+    // The first mark of each lane in each column.
     drawMarks(start, end, wide) {
       const { lanes, marks_at } = this.rows.note;
       const { lane } = this.rows.pressure.columns;
@@ -232,7 +239,7 @@
     // Of a lane, within some pixels.
     nearestMark(x, lane) {
       const { time, pressure } = this.models;
-      const near = (8 * (time.end - time.start)) / Math.max(1, pressure.inner_width);
+      const near = (8 * (time.end - time.start)) / Math.max(1, widthOf(pressure));
       const lanes = this.rows.pressure.columns.lane;
       const isNear = (mark) => Math.abs(this.mark_x[mark] - x) <= near;
       let before = rowThatHolds(this.mark_x, x);
@@ -252,7 +259,9 @@
     showMoment() {
       const { note, timeline } = this.rows;
       const ns = this.momentShown();
-      this.models.moment.setv({ location: Number(ns) / note.time.ns, visible: timeline.rows > 0 }, { sync: false });
+      for (const line of [this.models.halo, this.models.moment]) {
+        line.setv({ location: Number(ns) / note.time.ns, visible: timeline.rows > 0 }, { sync: false });
+      }
       this.panel.show(ns);
     }
 
