@@ -478,9 +478,9 @@ def test_all_rows_are_packed_or_a_choice_that_says_so() -> None:
     assert (note["num_rows"], note["num_marks"]) == (1000, 50)  # type: ignore[index]
 
 
-def test_charts_follow_the_colours_of_the_page(browser: Browser, tmp_path: Path) -> None:
+def test_charts_follow_the_colours_of_the_page_and_fit_a_phone(browser: Browser, tmp_path: Path) -> None:
     chart = OverTime()
-    chart.show(SHAPE, timeline_of(30), NO_PRESSURE)
+    chart.show(SHAPE, timeline_of(3000), NO_PRESSURE, most_rows=4)
     path = tmp_path / "page.html"
     path.write_text(page_of(chart), encoding="utf-8")
     has_colour = """([axis, pool, colour]) => [axis, pool].map((id) => Bokeh.documents[0].get_model_by_id(id))
@@ -492,6 +492,7 @@ def test_charts_follow_the_colours_of_the_page(browser: Browser, tmp_path: Path)
         assert tab.page.evaluate(has_colour, [*ids, "#e8eaed"])
         # Nothing is wider than a phone.
         assert tab.page.evaluate("document.documentElement.scrollWidth") <= 390
+        assert tab.page.get_by_text("4 of 3,000 instants are held.").is_visible()
         tab.page.emulate_media(color_scheme="light")
         tab.page.wait_for_function(has_colour, arg=[*ids, "#1b1f24"])
         tab.page.emulate_media(color_scheme="dark", media="print")
@@ -545,5 +546,8 @@ def test_a_live_document_shows_rows_as_they_come(browser: Browser) -> None:
         assert look.drawn()["marks"] == [0]
         come(far)
         assert look.range() == pytest.approx((0, far["time_ns"][-1]))
+        look.range(*times(rows, 40, 60))
+        come(rows[:10])  # of another run
+        assert look.range() == pytest.approx((0, rows["time_ns"][9]))
         # What is drawn does not come back to the server.
         assert charts[0]._levels.data["time"] == [0]

@@ -25,8 +25,8 @@
   }
 
   const HINT =
-    "Point at a chart, or move to it with the tab key and then by rows with ← →, by a tenth with page up and page down, to " +
-    "the ends with home and end. Drag, Ctrl + wheel, or + − 0 to zoom. Shares are of the pool.";
+    "Point at a chart, or move to it with the tab key and then by rows with ← →, by a tenth with page up and page down, " +
+    "to the ends with home and end. Drag, Ctrl + wheel, or + − 0 to zoom. Shares are of the pool.";
 
   // Of `rows`, as they were unpacked. `hidden` has the names of levels that are not drawn; `toggled` is called when it
   // has changed, and `zoom` with how much wider the time shown is to be.
@@ -168,8 +168,8 @@
       const since = readableTime(pressure.columns.time_ns[mark], note.time);
       const when = event === "refused" ? `for ${of("steps")} steps from ${since}, when it` : `at ${since}, when it`;
       return (
-        `request ${pressure.columns.request_id[mark]} ${event}: ${cause}, ${when} needed ` +
-        `${of("need_blocks")} blocks; blank ${of("blank_blocks")}, evictable ${of("evictable_blocks")}, missing ${of("missing_blocks")}; ` +
+        `request ${pressure.columns.request_id[mark]} ${event}: ${cause}, ${when} needed ${of("need_blocks")} blocks; ` +
+        `blank ${of("blank_blocks")}, evictable ${of("evictable_blocks")}, missing ${of("missing_blocks")}; ` +
         `slack ${this.bytesInWords(pressure.columns.slack_bytes[mark])}`
       );
     }

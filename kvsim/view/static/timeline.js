@@ -117,16 +117,17 @@
       }
     }
 
-    // The axis goes on with the rows, unless a reader looks at a part of them. Units of time may have become longer.
+    // The axis goes on with the rows, unless a reader looks at a part of them. Units of time may have become longer,
+    // and rows of another run may end before that part.
     showWhole(scale) {
+      const { time } = this.models;
       const { ns } = this.rows.note.time;
       const end = this.x.at(-1) || 1 / ns;
       this.whole = { start: Math.min(0, this.x[0] ?? 0), end };
-      const { time } = this.models;
-      const range = this.isWhole ? this.whole : { start: time.start * scale, end: time.end * scale };
-      const bounds = [this.whole.start, end];
+      const part = { start: time.start * scale, end: time.end * scale };
+      const range = this.isWhole || part.end > end ? this.whole : part;
       const min_interval = Math.max(1e3 / ns, end * 1e-9);
-      time.setv({ bounds, min_interval, ...range }, { sync: false });
+      time.setv({ bounds: [this.whole.start, end], min_interval, ...range }, { sync: false });
     }
 
     // ---- drawing
