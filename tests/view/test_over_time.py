@@ -292,6 +292,7 @@ def test_zooming_in_draws_every_row_and_out_the_extremes_of_each_column(look: Lo
     allocated = look.timeline["allocated_bytes"].to_numpy()
     whole = look.drawn()["levels"]
     assert 1000 < len(whole) < look.timeline.height
+    assert whole == sorted(set(whole))
     assert {0, look.timeline.height - 1, int(allocated.argmax()), int(allocated.argmin())} <= set(whole)
     start, end = times(look.timeline, 700, 1900)
     look.range(start, end)
