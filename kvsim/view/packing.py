@@ -1,4 +1,4 @@
-"""Tables of whole numbers, packed small and exact for a browser; `static/timeline.js` unpacks them.
+"""Tables of whole numbers, packed small and exact for a browser; `static/packed.js` unpacks them.
 
     4 bytes   length of the header, little-endian
     header    JSON in UTF-8: {"note": ..., "tables": {name: {"rows": n, "columns": {name: column}}}}
@@ -61,7 +61,7 @@ def _column(values: Integers, streams: list[bytes]) -> dict[str, object]:
     least, most = int(values.min()), int(values.max())
     packed: dict[str, object] = {
         "first": str(values[0]),
-        "exact": least >= -_LARGEST_EXACT and most <= _LARGEST_EXACT,
+        "exact": max(-least, most) <= _LARGEST_EXACT,
     }
     if least < most:
         steps = np.diff(values)  # of numpy's integers, so modulo 2^64

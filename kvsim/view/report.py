@@ -29,12 +29,12 @@ from kvsim.view.bars import prefix_hits_bars, slack_by_cause, worst_case_beside_
 from kvsim.view.block_chart import BlockChart, moments_in_words
 from kvsim.view.chart import Chart
 from kvsim.view.distributions import distributions, prefix_hits_of_each
-from kvsim.view.over_time import OverTime
+from kvsim.view.over_time import SCRIPTS, OverTime
 
 MOST_RUNS = 8
 """Of one report: more than can be looked at side by side belong into a sweep."""
 
-_SCRIPTS = ("theme.js", "timeline.js", "report.js")
+_SCRIPTS = (*SCRIPTS, "report.js")
 _STYLES = ("page.css", "report.css")
 
 _CONTENT_POLICY = (

@@ -11,7 +11,12 @@
       minor_tick_line_color: "--line",
     },
     Grid: { grid_line_color: "--line" },
-    Legend: { label_text_color: "--text", title_text_color: "--text", background_fill_color: "--card", border_line_color: "--line" },
+    Legend: {
+      label_text_color: "--text",
+      title_text_color: "--text",
+      background_fill_color: "--card",
+      border_line_color: "--line",
+    },
     Title: { text_color: "--text" },
   };
   const documents = new Set();
@@ -40,6 +45,8 @@
   function colourAll() {
     const style = getComputedStyle(document.documentElement);
     for (const document_ of documents) colour(document_, style);
+    // At once, since a printer does not wait for the next frame.
+    for (const view of Bokeh.index.query((view) => view.canvas_view)) view.paint();
   }
 
   // The charts of a Bokeh document, now and whenever the page changes its colours. To be called again for new charts.

@@ -1,140 +1,59 @@
 "use strict";
-// Draws the rows of a run over time, and tells which row holds at a moment. See over_time.py, which makes the charts and
-// gives the rows, and packing.py, which says how they are packed. Nothing is computed here but places on the screen,
-// shares of the pool and blocks; whole numbers stay exact.
+// Draws the rows of a run over time, and tells which row holds at a moment. See over_time.py, which makes the charts
+// and gives the rows. Nothing is computed here but places on the screen.
 
 (() => {
-  // ---- unpacking
+  const { unpacked, rowThatHolds } = window.kvsimPacked;
+  const { HINT, Panel, element } = window.kvsimMoment;
 
-  const SIGNED = { 1: Int8Array, 2: Int16Array, 4: Int32Array, 8: BigInt64Array };
-
-  async function inflated(bytes) {
-    const stream = new Blob([bytes]).stream().pipeThrough(new DecompressionStream("deflate"));
-    return new Uint8Array(await new Response(stream).arrayBuffer());
-  }
-
-  // Planes of bytes, the lowest first, as the signed integers that they were (of the machine's order, which is little-endian
-  // in every browser).
-  function joined(planes, width) {
-    const bytes = new Uint8Array(planes.length);
-    const count = planes.length / width;
-    for (let plane = 0; plane < width; plane++) {
-      for (let i = 0, at = plane; i < count; i++, at += width) bytes[at] = planes[plane * count + i];
-    }
-    return new SIGNED[width](bytes.buffer);
-  }
-
-  // Numbers where they are exact, else BigInts.
-  function column(packed, rows, planes) {
-    const first = BigInt(packed.first);
-    const values = packed.exact ? new Float64Array(rows) : new BigInt64Array(rows);
-    if (!planes) return values.fill(packed.exact ? Number(first) : first);
-    const steps = joined(planes, packed.width);
-    if (packed.exact) {
-      let value = Number(first);
-      values[0] = value;
-      for (let i = 1; i < rows; i++) values[i] = value += Number(steps[i - 1]);
-    } else {
-      let value = first;
-      values[0] = value;
-      for (let i = 1; i < rows; i++) values[i] = value = BigInt.asIntN(64, value + BigInt(steps[i - 1]));
-    }
-    return values;
-  }
-
-  async function unpacked(array) {
-    const bytes = new Uint8Array(array.buffer, array.byteOffset, array.length); // Bokeh's own arrays have no parts
-    const length = new DataView(bytes.buffer, bytes.byteOffset).getUint32(0, true);
-    const header = JSON.parse(new TextDecoder().decode(bytes.subarray(4, 4 + length)));
-    const tables = {};
-    let at = 4 + length;
-    for (const [name, table] of Object.entries(header.tables)) {
-      const columns = {};
-      for (const [key, packed] of Object.entries(table.columns)) {
-        // Each waits for its bytes, so a page is not held up by all of them.
-        const planes = packed.bytes ? await inflated(bytes.subarray(at, at + packed.bytes)) : null;
-        at += packed.bytes ?? 0;
-        columns[key] = "same" in packed ? columns[packed.same] : column(packed, table.rows, planes);
-      }
-      tables[name] = { rows: table.rows, columns };
-    }
-    return { note: header.note, ...tables };
-  }
-
-  // ---- rows
-
-  // The last row of which `values`, in order, are `value` or less; -1 before the first. Exact also between Number and BigInt.
-  function rowThatHolds(values, value) {
-    let low = 0;
-    let high = values.length;
-    while (low < high) {
-      const middle = (low + high) >> 1;
-      if (values[middle] <= value) low = middle + 1;
-      else high = middle;
-    }
-    return low - 1;
-  }
-
-  // Rows `first ... last`; if they are many, of each part of `x`, from `start` on and `wide`, the first and the last row, and
-  // of each level the first with the most and the first with the least.
+  // Rows `first ... last`; if they are many, of each part of `x`, from `start` on and `wide`, the first and the last
+  // row, and of each level the first with the most and the first with the least.
   function chosen(x, first, last, levels, start, wide) {
     const rows = [];
-    if (wide <= 0 || last - first < 2) {
+    if (wide <= 0) {
       for (let row = first; row <= last; row++) rows.push(row);
       return rows;
     }
-    const reach = new Int32Array(2 * levels.length);
-    let part = NaN;
-    let begun = first;
+    const num = levels.length;
+    const taken = new Int32Array(2 + 2 * num); // most and least of each level, then the first row and the last
     function close(end) {
-      const taken = new Set([begun, ...reach, end]);
-      rows.push(...[...taken].sort((one, other) => one - other));
+      taken[2 * num + 1] = end;
+      taken.sort();
+      taken.forEach((row, i) => (i && row === taken[i - 1] ? null : rows.push(row)));
     }
+    let edge = -Infinity;
     for (let row = first; row <= last; row++) {
-      const now = Math.floor((x[row] - start) / wide);
-      if (now !== part) {
+      if (x[row] >= edge) {
         if (row > first) close(row - 1);
-        part = now;
-        begun = row;
-        reach.fill(row);
+        taken.fill(row);
+        edge = start + (Math.floor((x[row] - start) / wide) + 1) * wide;
         continue;
       }
-      for (let i = 0; i < levels.length; i++) {
+      for (let i = 0; i < num; i++) {
         const level = levels[i];
-        if (level[row] > level[reach[2 * i]]) reach[2 * i] = row;
-        if (level[row] < level[reach[2 * i + 1]]) reach[2 * i + 1] = row;
+        if (level[row] > level[taken[i]]) taken[i] = row;
+        if (level[row] < level[taken[num + i]]) taken[num + i] = row;
       }
     }
-    close(last);
+    if (last >= first) close(last);
     return rows;
   }
 
-  // ---- words
-
-  const grouped = (value) => value.toLocaleString("en-US");
-
-  function readableBytes(value, units) {
-    const [unit, size] = units.find(([, size]) => value >= size) ?? ["B", 1];
-    return size === 1 ? `${grouped(value)} B` : `${(Number(value) / size).toFixed(2)} ${unit}`;
+  // Some of the values as numbers, to draw them.
+  function drawable(values, rows, size) {
+    const numbers = new Float64Array(rows.length);
+    for (let i = 0; i < rows.length; i++) numbers[i] = Number(values[rows[i]]) / size;
+    return numbers;
   }
 
-  // As many decimals as milliseconds need.
-  function readableTime(value, { unit, ns }) {
-    return `${(Number(value) / ns).toFixed(Math.max(0, Math.ceil(Math.log10(ns / 1e6))))} ${unit}`;
-  }
+  // Pixels of the screen. One would show no more of a run that goes up and down within it, and takes twice as long.
+  const COLUMN = 2;
 
-  function element(tag, attributes = {}, ...children) {
-    const made = document.createElement(tag);
-    for (const [name, value] of Object.entries(attributes)) made.setAttribute(name, value);
-    made.append(...children);
-    return made;
-  }
+  // Of a chart in pixels; 0 while it is not laid out, as in a tab that nobody has looked at yet.
+  const widthOf = (figure) => (figure.properties.inner_width.is_unset ? 0 : figure.inner_width);
 
   // ---- one run's charts
 
-  const HINT =
-    "Point at a chart, or move to it with the tab key and then by rows with ← →, by a tenth with page up and page down, " +
-    "to the ends with home and end. Drag, Ctrl + wheel, or + − 0 to zoom.";
   const LABELS = {
     memory: "Memory over time",
     requests: "Running and waiting requests over time",
@@ -152,7 +71,7 @@
       this.hidden = new Set();
       this.drawn = { levels: [], counts: [], marks: [] };
       this.attached = new WeakSet();
-      this.isWaiting = false;
+      this.isWaiting = false; // for the charts to be on the page
     }
 
     // The rows, the range or the size are others than they were, or a reader points at something.
@@ -170,24 +89,45 @@
       this.bytes = bytes;
       const rows = await unpacked(bytes);
       if (this.bytes !== bytes) return; // others have come in the meantime
+      const before_ns = this.rows?.note.time.ns ?? rows.note.time.ns;
       this.rows = rows;
       const { timeline, pressure, note } = rows;
-      this.x = Float64Array.from(timeline.columns.time_ns, (ns) => Number(ns) / note.time.ns);
-      this.mark_x = Float64Array.from(pressure.columns.time_ns, (ns) => Number(ns) / note.time.ns);
+      [this.x, this.mark_x] = [timeline, pressure].map(({ columns }) => {
+        const x = new Float64Array(columns.time_ns.length);
+        for (let row = 0; row < x.length; row++) x[row] = Number(columns.time_ns[row]) / note.time.ns;
+        return x;
+      });
+      this.fullest = 0;
+      const { allocated_bytes } = timeline.columns;
+      for (let row = 1; row < timeline.rows; row++) {
+        if (allocated_bytes[row] > allocated_bytes[this.fullest]) this.fullest = row;
+      }
       this.panel = null;
-      this.showWhole();
+      this.showLevels();
+      this.showWhole(before_ns / note.time.ns);
       this.draw();
     }
 
-    // The axis goes on with the rows, unless a reader looks at a part of them.
-    showWhole() {
+    // Those that a reader has not hidden. What is nowhere more than nothing is not drawn at all.
+    showLevels() {
+      const present = new Set(this.rows.note.levels.map((level) => level.name));
+      for (const [key, model] of Object.entries(this.models)) {
+        const name = key.split("toggled_")[1];
+        if (name) model.setv({ visible: present.has(name) && !this.hidden.has(name) }, { sync: false });
+      }
+    }
+
+    // The axis goes on with the rows, unless a reader looks at a part of them. Units of time may have become longer,
+    // and rows of another run may end before that part.
+    showWhole(scale) {
+      const { time } = this.models;
       const { ns } = this.rows.note.time;
       const end = this.x.at(-1) || 1 / ns;
       this.whole = { start: Math.min(0, this.x[0] ?? 0), end };
-      const range = this.isWhole ? this.whole : {};
-      const bounds = [this.whole.start, end];
+      const part = { start: time.start * scale, end: time.end * scale };
+      const range = this.isWhole || part.end > end ? this.whole : part;
       const min_interval = Math.max(1e3 / ns, end * 1e-9);
-      this.models.time.setv({ bounds, min_interval, ...range }, { sync: false });
+      time.setv({ bounds: [this.whole.start, end], min_interval, ...range }, { sync: false });
     }
 
     // ---- drawing
@@ -199,11 +139,16 @@
         return;
       }
       const { memory, time, drawn_levels, drawn_counts } = this.models;
+      const width = widthOf(memory);
       const { columns, rows } = this.rows.timeline;
       const { start, end } = time;
       const { whole } = this;
+      // Both ends of a range are told of, when both are set already.
+      const view = [this.bytes, start, end, width];
+      if (!width || view.every((part, i) => part === this.view?.[i])) return;
+      this.view = view;
       this.isWhole = start <= whole.start && end >= whole.end;
-      const wide = (end - start) / Math.max(1, Math.round(memory.inner_width * devicePixelRatio));
+      const wide = (end - start) / Math.max(1, Math.round((width * devicePixelRatio) / COLUMN));
       const first = Math.max(0, rowThatHolds(this.x, start));
       const last = Math.min(rows - 1, rowThatHolds(this.x, end) + 1);
       const choice = (names) => {
@@ -220,16 +165,16 @@
 
     put(source, rows, size) {
       const { columns } = this.rows.timeline;
-      const data = { time: Float64Array.from(rows, (row) => this.x[row]) };
+      const data = {};
       for (const name of source.columns()) {
-        if (name !== "time") data[name] = Float64Array.from(rows, (row) => Number(columns[name][row]) / size);
+        data[name] = name === "time" ? drawable(this.x, rows, 1) : drawable(columns[name], rows, size);
         if (!rows.length) data[name] = [0]; // see over_time.py
       }
       // What is drawn is of no concern to a server.
       source.setv({ data }, { sync: false, check_eq: false });
     }
 
-    // The first mark of each lane in each column of pixels.
+    // The first mark of each lane in each column.
     drawMarks(start, end, wide) {
       const { lanes, marks_at } = this.rows.note;
       const { lane } = this.rows.pressure.columns;
@@ -243,8 +188,8 @@
       }
       this.drawn.marks = marks;
       const data = {
-        time: Float64Array.from(marks, (mark) => this.mark_x[mark]),
-        y: Float64Array.from(marks, (mark) => lane[mark] + marks_at),
+        time: drawable(this.mark_x, marks, 1),
+        y: marks.map((mark) => lane[mark] + marks_at),
         colour: marks.map((mark) => lanes[lane[mark]].colour),
       };
       this.models.drawn_marks.setv({ data }, { sync: false, check_eq: false });
@@ -268,62 +213,17 @@
         view.canvas_view.shadow_el.append(element("style", {}, ".bk-events { touch-action: pan-y !important; }"));
         window.kvsimTheme?.(this.models[names[i]].document);
       });
-      this.panel ??= this.newPanel();
+      this.panel ??= new Panel(
+        this.rows,
+        this.hidden,
+        () => this.showLevels(),
+        (wider) => this.zoom(wider),
+      );
       if (this.panel.root.parentNode !== readout.shadow_el) {
         readout.shadow_el.querySelector(".kvsim-panel")?.remove();
         readout.shadow_el.append(this.panel.root);
       }
       return true;
-    }
-
-    // ---- the panel
-
-    newPanel() {
-      const { note, timeline, pressure } = this.rows;
-      const zoom = element("span", { role: "group", "aria-label": "Zoom in time", class: "zoom" });
-      for (const [text, label, act] of [
-        ["+", "zoom in", () => this.zoom(0.5)],
-        ["−", "zoom out", () => this.zoom(2)],
-        ["all", "show all of the time", () => this.zoom(Infinity)],
-      ]) {
-        const button = element("button", { type: "button", "aria-label": label, title: label }, text);
-        button.addEventListener("click", act);
-        zoom.append(button);
-      }
-      const moment = element("p", { class: "moment", "aria-live": "polite", "aria-atomic": "true" });
-      const marks = element("ul", { class: "marks", "aria-live": "polite" });
-      const beside = element("p", { class: "beside" });
-      const levels = element("div", { class: "levels", role: "group", "aria-label": "Show or hide" });
-      const values = new Map(note.levels.map((level) => [level.name, this.newLevel(level, levels)]));
-      const hint = [HINT];
-      for (const [held, all, what] of [
-        [timeline.rows, note.num_rows, "instants"],
-        [pressure.rows, note.num_marks, "refusals and preemptions"],
-      ]) {
-        if (held < all) hint.unshift(`${grouped(held)} of ${grouped(all)} ${what} are held.`);
-      }
-      const bar = element("div", { class: "bar" }, zoom, moment);
-      const label = `Values at a moment${note.name ? `, ${note.name}` : ""}`;
-      const root = element("section", { class: "kvsim-panel", "aria-label": label });
-      root.append(bar, levels, beside, marks, element("p", { class: "hint" }, hint.join(" ")));
-      return { root, moment, marks, beside, values };
-    }
-
-    newLevel(level, levels) {
-      const box = element("input", { type: "checkbox" });
-      box.checked = !this.hidden.has(level.name);
-      const show = () => {
-        this.hidden[box.checked ? "delete" : "add"](level.name);
-        this.models[`toggled_${level.name}`].setv({ visible: box.checked }, { sync: false });
-      };
-      box.addEventListener("change", show);
-      show();
-      const swatch = element("i", { class: level.is_line ? "line" : "area", "data-name": level.name });
-      if (level.colour) swatch.style.setProperty("--swatch", level.colour);
-      const readable = element("b");
-      const exact = element("small");
-      levels.append(element("label", { "data-level": level.name }, box, swatch, `${level.label} `, readable, exact));
-      return { readable, exact };
     }
 
     // ---- the moment
@@ -340,7 +240,7 @@
     // Of a lane, within some pixels.
     nearestMark(x, lane) {
       const { time, pressure } = this.models;
-      const near = (8 * (time.end - time.start)) / Math.max(1, pressure.inner_width);
+      const near = (8 * (time.end - time.start)) / Math.max(1, widthOf(pressure));
       const lanes = this.rows.pressure.columns.lane;
       const isNear = (mark) => Math.abs(this.mark_x[mark] - x) <= near;
       let before = rowThatHolds(this.mark_x, x);
@@ -354,96 +254,29 @@
 
     // Before a reader points anywhere, the first moment at which most is allocated.
     momentShown() {
-      const { time_ns, allocated_bytes } = this.rows.timeline.columns;
-      if (this.moment_ns !== null || !time_ns.length) return this.moment_ns ?? 0;
-      let fullest = 0;
-      for (let row = 1; row < allocated_bytes.length; row++) {
-        if (allocated_bytes[row] > allocated_bytes[fullest]) fullest = row;
-      }
-      return time_ns[fullest];
+      return this.moment_ns ?? this.rows.timeline.columns.time_ns[this.fullest] ?? 0;
     }
 
     showMoment() {
       const { note, timeline } = this.rows;
       const ns = this.momentShown();
-      const row = rowThatHolds(timeline.columns.time_ns, ns);
-      this.models.moment.setv({ location: Number(ns) / note.time.ns, visible: timeline.rows > 0 }, { sync: false });
-      const { moment, marks, beside, values } = this.panel;
-      if (row < 0) {
-        moment.textContent = timeline.rows ? `${readableTime(ns, note.time)}: before the first instant` : "no instants yet";
-        for (const { readable, exact } of values.values()) readable.textContent = exact.textContent = "";
-        beside.textContent = "";
-        marks.replaceChildren();
-        return;
+      for (const line of [this.models.halo, this.models.moment]) {
+        line.setv({ location: Number(ns) / note.time.ns, visible: timeline.rows > 0 }, { sync: false });
       }
-      const value = (name) => timeline.columns[name][row];
-      const happened = note.events.filter((event) => value(event)).map((event) => `${grouped(value(event))} ${event}`);
-      moment.replaceChildren(
-        element("b", {}, readableTime(value("time_ns"), note.time)),
-        ` = ${grouped(value("time_ns"))} ns: ${grouped(value("running"))} running, ${grouped(value("waiting"))} waiting`,
-        happened.length ? `; ${happened.join(", ")}` : "",
-      );
-      for (const level of note.levels) this.showLevel(level, value(level.column), value("pool_bytes"), values.get(level.name));
-      const bytes = (name) => this.bytesInWords(value(`${name}_bytes`));
-      beside.textContent = note.beside.map((name) => `${name.replace("_", " ")} ${bytes(name)}`).join(" · ");
-      marks.replaceChildren(...this.marksOf(row));
-    }
-
-    showLevel(level, value, pool, { readable, exact }) {
-      if (level.column === level.name) {
-        readable.textContent = grouped(value);
-        exact.textContent = "requests";
-        return;
-      }
-      const words = [`${grouped(value)} B`];
-      if (level.name !== "pool") words.push(`${((100 * Number(value)) / Number(pool)).toFixed(2)} % of the pool`);
-      if (level.has_blocks) words.push(`${grouped(BigInt(value) / BigInt(this.rows.note.block_bytes))} blocks`);
-      readable.textContent = readableBytes(value, this.rows.note.byte_units);
-      exact.textContent = words.join(" · ");
-    }
-
-    bytesInWords(value) {
-      return `${readableBytes(value, this.rows.note.byte_units)} (${grouped(value)} B)`;
-    }
-
-    // What memory refused while a row held.
-    marksOf(row) {
-      const { note, timeline, pressure } = this.rows;
-      const times = timeline.columns.time_ns;
-      const last = row + 1 < times.length ? this.marksBefore(times[row + 1]) : pressure.rows;
-      const first = this.marksBefore(times[row]);
-      const items = [];
-      for (let mark = first; mark < Math.min(last, first + 5); mark++) {
-        const of = (name) => grouped(pressure.columns[name][mark]);
-        const { event, cause } = note.lanes[pressure.columns.lane[mark]];
-        const words =
-          `request ${pressure.columns.request_id[mark]} ${event}: ${cause}` +
-          (event === "refused" ? ` (${of("steps")} steps)` : "") +
-          `; need ${of("need_blocks")} blocks, blank ${of("blank_blocks")}, evictable ${of("evictable_blocks")}, ` +
-          `missing ${of("missing_blocks")}; slack ${this.bytesInWords(pressure.columns.slack_bytes[mark])}`;
-        items.push(element("li", {}, words));
-      }
-      if (last - first > 5) items.push(element("li", {}, `and ${grouped(last - first - 5)} more`));
-      return items;
-    }
-
-    marksBefore(ns) {
-      const times = this.rows.pressure.columns.time_ns;
-      let mark = rowThatHolds(times, ns);
-      while (mark >= 0 && times[mark] >= ns) mark--;
-      return mark + 1;
+      this.panel.show(ns);
     }
 
     // ---- moving
 
     press(event, name) {
       if (!this.rows?.timeline.rows || event.ctrlKey || event.metaKey || event.altKey) return;
-      const tenth = (this.models.time.end - this.models.time.start) / 10;
+      const { time } = this.models;
+      const tenth_ns = Math.round(((time.end - time.start) * this.rows.note.time.ns) / 10);
       const moves = {
         ArrowLeft: () => this.step(name, -1),
         ArrowRight: () => this.step(name, 1),
-        PageUp: () => this.jump(-tenth),
-        PageDown: () => this.jump(tenth),
+        PageUp: () => this.jump(-tenth_ns),
+        PageDown: () => this.jump(tenth_ns),
         Home: () => this.go(this.rows.timeline.columns.time_ns[0]),
         End: () => this.go(this.rows.timeline.columns.time_ns.at(-1)),
         "+": () => this.zoom(0.5),
@@ -470,10 +303,9 @@
       return times[Math.max(0, rowThatHolds(times, ns))];
     }
 
-    jump(by) {
-      const { ns } = this.rows.note.time;
-      const at = Number(this.momentShown()) / ns + by;
-      this.go(Math.floor(Math.min(Math.max(at, this.whole.start), this.whole.end) * ns));
+    jump(by_ns) {
+      const last_ns = Number(this.rows.timeline.columns.time_ns.at(-1));
+      this.go(Math.min(Math.max(Number(this.momentShown()) + by_ns, 0), last_ns));
     }
 
     go(moment_ns) {
@@ -506,7 +338,7 @@
   // What a callback of Bokeh's calls, with the models of one run's charts and what has changed of them.
   window.kvsimOverTime = (models, cause) => {
     const { id } = models.packed;
-    if (!charts.has(id)) charts.set(id, new OverTime(models));
+    if (charts.get(id)?.models.packed !== models.packed) charts.set(id, new OverTime(models));
     return charts.get(id).changed(cause);
   };
 
@@ -514,7 +346,8 @@
   const inWords = ({ columns }, row) =>
     row < 0 ? null : Object.fromEntries(Object.entries(columns).map(([name, values]) => [name, String(values[row])]));
 
-  // For those who want a row from the page itself: as text, since numbers would not hold them all. `number` counts a page's runs.
+  // For those who want a row from the page itself: as text, since numbers would not hold them all. `number` counts the
+  // runs of a page from 0.
   window.kvsim = {
     isReady: (number) => Boolean(chart(number)?.panel),
     // The row that holds at a time, given as text or a number; null before the first.

@@ -1,0 +1,186 @@
+"use strict";
+// The panel beside the charts over time: what holds at the moment that a reader points at, exactly, and what is drawn.
+// Whatever comes from a run is put in as text, never as markup.
+
+(() => {
+  const { rowThatHolds } = window.kvsimPacked;
+
+  const grouped = (value) => value.toLocaleString("en-US");
+
+  function readableBytes(value, units) {
+    const [unit, size] = units.find(([, size]) => value >= size) ?? ["B", 1];
+    return size === 1 ? `${grouped(value)} B` : `${(Number(value) / size).toFixed(2)} ${unit}`;
+  }
+
+  // As many decimals as milliseconds need.
+  function readableTime(value, { unit, ns }) {
+    return `${(Number(value) / ns).toFixed(Math.max(0, Math.ceil(Math.log10(ns / 1e6))))} ${unit}`;
+  }
+
+  function element(tag, attributes = {}, ...children) {
+    const made = document.createElement(tag);
+    for (const [name, value] of Object.entries(attributes)) made.setAttribute(name, value);
+    made.append(...children);
+    return made;
+  }
+
+  const HINT =
+    "Point at a chart, or move to it with the tab key and then by rows with ← →, by a tenth with page up and page down, " +
+    "to the ends with home and end. Drag, Ctrl + wheel, or + − 0 to zoom. Shares are of the pool.";
+
+  // Of `rows`, as they were unpacked. `hidden` has the names of levels that are not drawn; `toggled` is called when it
+  // has changed, and `zoom` with how much wider the time shown is to be.
+  class Panel {
+    constructor(rows, hidden, toggled, zoom) {
+      this.rows = rows;
+      this.moment = element("p", { class: "moment", "aria-live": "polite", "aria-atomic": "true" });
+      this.beside = element("p", { class: "beside" });
+      this.marks = element("ul", { class: "marks", "aria-live": "polite", "aria-label": "Refusals and preemptions" });
+      this.marks.tabIndex = 0; // it may need to be scrolled
+      const { note } = rows;
+      const levels = element("div", { class: "levels", role: "group", "aria-label": "Show or hide" });
+      this.values = new Map(note.levels.map((level) => [level.name, this.addLevel(level, levels, hidden, toggled)]));
+      this.beside.hidden = !note.beside.length;
+      this.marks.hidden = !note.lanes.length;
+      this.root = element(
+        "section",
+        { class: "kvsim-panel", "aria-label": `Values at a moment${note.name ? `, ${note.name}` : ""}` },
+        element("div", { class: "bar" }, this.zoomButtons(zoom), this.moment),
+        levels,
+        this.beside,
+        this.marks,
+        element("p", { class: "beside" }, this.heldInWords()),
+        element("p", { class: "hint" }, HINT),
+      );
+    }
+
+    zoomButtons(zoom) {
+      const group = element("span", { role: "group", "aria-label": "Zoom in time", class: "zoom" });
+      for (const [text, label, wider] of [
+        ["+", "zoom in", 0.5],
+        ["−", "zoom out", 2],
+        ["all", "show all of the time", Infinity],
+      ]) {
+        const button = element("button", { type: "button", "aria-label": label, title: label }, text);
+        button.addEventListener("click", () => zoom(wider));
+        group.append(button);
+      }
+      return group;
+    }
+
+    addLevel(level, levels, hidden, toggled) {
+      const box = element("input", { type: "checkbox" });
+      box.checked = !hidden.has(level.name);
+      box.addEventListener("change", () => {
+        hidden[box.checked ? "delete" : "add"](level.name);
+        toggled();
+      });
+      const swatch = element("i", { class: level.is_line ? "line" : "area", "data-name": level.name });
+      if (level.colour) swatch.style.setProperty("--swatch", level.colour);
+      const [readable, share, exact, blocks] = ["b", "small", "small", "small"].map((tag) => element(tag));
+      const values = element("span", {}, readable, " ", share);
+      const item = element("label", { "data-level": level.name }, box, swatch, level.label, values, exact);
+      if (level.has_blocks) item.append(blocks);
+      levels.append(item);
+      return { readable, share, exact, blocks };
+    }
+
+    // What is not held, where a run has more than a page can hold.
+    heldInWords() {
+      const { note, timeline, pressure } = this.rows;
+      return [
+        [timeline.rows, note.num_rows, "instants"],
+        [pressure.rows, note.num_marks, "refusals and preemptions"],
+      ]
+        .filter(([held, all]) => held < all)
+        .map(([held, all, what]) => `${grouped(held)} of ${grouped(all)} ${what} are held.`)
+        .join(" ");
+    }
+
+    // The row that holds at a time.
+    show(ns) {
+      const { note, timeline } = this.rows;
+      const row = rowThatHolds(timeline.columns.time_ns, ns);
+      if (row < 0) return this.showNothing(ns);
+      const value = (name) => timeline.columns[name][row];
+      const happened = note.events.filter(value).map((event) => `${grouped(value(event))} ${event}`);
+      this.moment.replaceChildren(
+        element("b", {}, readableTime(value("time_ns"), note.time)),
+        ` = ${grouped(value("time_ns"))} ns: `,
+        `${grouped(value("running"))} running, ${grouped(value("waiting"))} waiting`,
+        happened.length ? `; ${happened.join(", ")}` : "",
+      );
+      for (const level of note.levels) this.showLevel(level, value(level.column), value("pool_bytes"));
+      const bytes = (name) => this.bytesInWords(value(`${name}_bytes`));
+      this.beside.textContent = note.beside.map((name) => `${name.replace("_", " ")} ${bytes(name)}`).join(" · ");
+      return this.marks.replaceChildren(...this.marksOf(row));
+    }
+
+    showNothing(ns) {
+      const { note, timeline } = this.rows;
+      const when = `${readableTime(ns, note.time)}: before the first instant`;
+      this.moment.textContent = timeline.rows ? when : "no instants yet";
+      for (const texts of this.values.values()) Object.values(texts).forEach((text) => (text.textContent = ""));
+      this.beside.textContent = "";
+      this.marks.replaceChildren();
+    }
+
+    showLevel(level, value, pool) {
+      const { readable, share, exact, blocks } = this.values.get(level.name);
+      if (level.column === level.name) {
+        readable.textContent = grouped(value);
+        exact.textContent = "requests";
+        return;
+      }
+      const { byte_units, block_bytes } = this.rows.note;
+      readable.textContent = readableBytes(value, byte_units);
+      share.textContent = level.name === "pool" ? "" : `${((100 * Number(value)) / Number(pool)).toFixed(2)} %`;
+      exact.textContent = `${grouped(value)} B`;
+      blocks.textContent = `${grouped(BigInt(value) / BigInt(block_bytes))} blocks`;
+    }
+
+    bytesInWords(value) {
+      return `${readableBytes(value, this.rows.note.byte_units)} (${grouped(value)} B)`;
+    }
+
+    // What memory refused while a row held. A refusal that began before and goes on is the last that did.
+    marksOf(row) {
+      const { note, timeline, pressure } = this.rows;
+      const { time_ns, refused } = timeline.columns;
+      const first = this.marksBefore(time_ns[row]);
+      const last = row + 1 < time_ns.length ? this.marksBefore(time_ns[row + 1]) : pressure.rows;
+      const isRefused = (mark) => note.lanes[pressure.columns.lane[mark]].event === "refused";
+      const marks = Array.from({ length: last - first }, (_, i) => first + i);
+      if (refused[row] && !marks.some(isRefused)) {
+        let mark = first - 1;
+        while (mark >= 0 && !isRefused(mark)) mark--;
+        if (mark >= 0) marks.unshift(mark);
+      }
+      const items = marks.slice(0, 5).map((mark) => element("li", {}, this.markInWords(mark)));
+      if (marks.length > 5) items.push(element("li", {}, `and ${grouped(marks.length - 5)} more`));
+      return items;
+    }
+
+    markInWords(mark) {
+      const { note, pressure } = this.rows;
+      const of = (name) => grouped(pressure.columns[name][mark]);
+      const { event, cause } = note.lanes[pressure.columns.lane[mark]];
+      const since = readableTime(pressure.columns.time_ns[mark], note.time);
+      const when = event === "refused" ? `for ${of("steps")} steps from ${since}, when it` : `at ${since}, when it`;
+      return (
+        `request ${pressure.columns.request_id[mark]} ${event}: ${cause}, ${when} needed ${of("need_blocks")} blocks; ` +
+        `blank ${of("blank_blocks")}, evictable ${of("evictable_blocks")}, missing ${of("missing_blocks")}; ` +
+        `slack ${this.bytesInWords(pressure.columns.slack_bytes[mark])}`
+      );
+    }
+
+    marksBefore(ns) {
+      const times = this.rows.pressure.columns.time_ns;
+      let mark = rowThatHolds(times, ns);
+      while (mark >= 0 && times[mark] >= ns) mark--;
+      return mark + 1;
+    }
+  }
+
+  window.kvsimMoment = { HINT, Panel, element };
+})();
