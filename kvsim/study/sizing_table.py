@@ -61,7 +61,7 @@ def _sections(sizing: Sizing) -> list[tuple[str, list[tuple[str, Figure]]]]:
                 ("capacity in tokens", lambda of: f"{of.capacity_tokens:,}"),
                 ("max concurrency", lambda of: f"{of.max_concurrency:.2f}"),
                 ("whole requests at their largest", lambda of: f"{of.whole_requests:,}"),
-                ("longest length", _longest),
+                ("longest length", lambda of: _length(of.longest_model_len)),
                 ("fits", lambda of: "yes" if of.fits else f"misses {_exact(of.missing_bytes)}"),
             ],
         ),
@@ -71,7 +71,11 @@ def _sections(sizing: Sizing) -> list[tuple[str, list[tuple[str, Figure]]]]:
                 ("raw", lambda of: format_bytes(of.raw_bytes)),
                 ("allocated", lambda of: format_bytes(of.allocated_bytes)),
                 ("slack", lambda of: f"{format_bytes(of.slack_bytes)} ({of.slack_share:.2%})"),
+                ("slots empty in a last block", lambda of: " and ".join(f"{slots:,}" for slots in of.tail_slots)),
+                ("of all memory", lambda of: f"{of.used_share:.2%}"),
                 ("fit together, once computed", lambda of: "yes" if of.sequences_fit else "no"),
+                ("most of such sequences", lambda of: f"{of.most_sequences:,}"),
+                ("longest of so many", lambda of: _length(of.longest_of_sequences)),
                 ("worst case at max_model_len", lambda of: format_bytes(of.provisioned_bytes)),
             ],
         ),
@@ -103,8 +107,8 @@ def _mix_rows(mix: MixAnswers) -> list[tuple[str, Figure]]:
     return rows
 
 
-def _longest(of: Accounting) -> str:
-    return "any" if of.longest_model_len is None else f"{of.longest_model_len:,}"
+def _length(num_tokens: int | None) -> str:
+    return "any" if num_tokens is None else f"{num_tokens:,}"
 
 
 def _exact(num_bytes: int | None) -> str:
