@@ -16,6 +16,7 @@ from kvsim.model.formats import FORMATS, PACKED_LATENT_BYTES
 from kvsim.model.geometry import ModelGeometry, is_uniform
 from kvsim.model.hf_config import geometry_from_json
 from kvsim.model.scaling import lengths_up_to
+from kvsim.model.sizing import CLAIM
 from kvsim.rules import shown
 from kvsim.view.calculator_chart import ContextChart
 from kvsim.view.calculator_fields import (
@@ -61,6 +62,7 @@ class Calculator:
     name = "calculator"
     title = "Calculator"
     max_upload_bytes = MAX_UPLOAD_BYTES
+    claim = CLAIM
     models = tuple(sorted(catalogue()))
     kv_dtypes = (*FORMATS, *PACKED_LATENT_BYTES)
     engines = tuple(ENGINES)
@@ -114,8 +116,9 @@ class Calculator:
             self._change(touch.name, {name: str(number) for name, number in changes.items()})
         elif touch.kind == "slid" and touch.name in (ticks := self._ticks()):
             places = dict(enumerate(ticks[touch.name]))
-            if touch.value is not None and touch.value.isdecimal() and int(touch.value[:6]) in places:
-                self._change(touch.name, {touch.name: places[int(touch.value)]})
+            place = int(touch.value) if touch.value and touch.value.isdecimal() and len(touch.value) < 6 else None
+            if place in places:
+                self._change(touch.name, {touch.name: places[place]})
         elif touch.kind == "file":
             self._read_config(touch)
         elif touch.kind in ("typed", "set") and touch.name in DEFAULTS and touch.value is not None:
