@@ -34,4 +34,4 @@ def served(folder: Path, *options: str) -> Iterator[str]:
         process.send_signal(signal.SIGINT)
         _, rest = process.communicate(timeout=30)
     assert process.returncode == 0
-    assert "Traceback" not in rest
+    assert "Traceback" not in rest, rest

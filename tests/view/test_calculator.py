@@ -2,8 +2,11 @@
 
 import base64
 import json
+from pathlib import Path
 from typing import Any
 
+import kvsim.view
+from kvsim.study.colours import COLOURS
 from kvsim.view.calculator import MAX_UPLOAD_BYTES, Calculator
 from kvsim.view.channel import Channel
 
@@ -206,3 +209,9 @@ def test_what_does_not_fit_is_said() -> None:
     assert Driven(model="rwkv-5-world-3b", max_model_len="100000").shown["texts"]["longest"] == (
         "1 sequence of any length"
     )
+
+
+def test_the_page_has_the_colours_of_the_pictures() -> None:
+    css = (Path(kvsim.view.__file__).parent / "static" / "app.css").read_text()
+    for name, thing in (("raw", "live"), ("slack", "slack"), ("over", "preempted")):
+        assert f"--{name}: {COLOURS[thing]};" in css

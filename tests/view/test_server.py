@@ -1,10 +1,12 @@
 """Whom the server answers, and with what."""
 
+import re
 import socket
 from collections.abc import Iterator
 from http.client import HTTPConnection, HTTPResponse
 from pathlib import Path
 from urllib.parse import urlsplit
+from urllib.request import urlopen
 
 import pytest
 
@@ -60,13 +62,22 @@ def test_another_host_is_refused(port: int, host: str, path: str) -> None:
 @pytest.mark.parametrize("origin", ["http://evil.example", "http://127.0.0.1:1", "https://127.0.0.1:{port}", "null"])
 @pytest.mark.parametrize("path", ["/", "/ws"])
 def test_another_origin_is_refused(port: int, origin: str, path: str) -> None:
-    upgrade = {
+    assert asked(port, path, Origin=origin.format(port=port), **joining(port)).status == 403
+
+
+def test_the_page_itself_may_join_its_session(port: int) -> None:
+    assert asked(port, "/ws", Origin=f"http://127.0.0.1:{port}", **joining(port)).status == 101
+
+
+def joining(port: int) -> dict[str, str]:
+    """What a browser says to open the websocket of a page, with its token."""
+    with urlopen(f"http://127.0.0.1:{port}/") as page:
+        found = re.search(r'"token": "([^"]+)"', page.read().decode())
+    assert found is not None
+    return {
         "Upgrade": "websocket", "Connection": "Upgrade", "Sec_WebSocket_Version": "13",
-        "Sec_WebSocket_Key": "dGhlIHNhbXBsZSBub25jZQ==", "Sec_WebSocket_Protocol": "bokeh, token",
+        "Sec_WebSocket_Key": "dGhlIHNhbXBsZSBub25jZQ==", "Sec_WebSocket_Protocol": f"bokeh, {found[1]}",
     }  # fmt: skip
-    assert asked(port, path, Origin=origin.format(port=port), **upgrade).status == 403
-    own = asked(port, path, Origin=f"http://127.0.0.1:{port}", **upgrade)
-    assert own.status == (200 if path == "/" else 101)
 
 
 @pytest.mark.parametrize(
