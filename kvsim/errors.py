@@ -6,6 +6,7 @@
         UnsupportedModelError   a readable config whose geometry it does not determine
       TraceError                a trace file
         TraceRowError           one of its rows, which `on_bad_row = "skip"` passes over
+      MeasuredError             what a real server logged, and cannot be read or compared
       OutputError               a place that results cannot be written to
 
     InvariantError              a recount that was asked for found a defect of kvsim
@@ -45,6 +46,10 @@ class TraceError(KvsimError):
 
 class TraceRowError(TraceError):
     """One row of a trace file; the message names its line and the rule it breaks."""
+
+
+class MeasuredError(KvsimError):
+    """What a real server logged, where it cannot be read or not be compared with a run."""
 
 
 class OutputError(KvsimError):

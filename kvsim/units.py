@@ -77,12 +77,32 @@ def format_duration(nanoseconds: int | float) -> str:
     return _format(nanoseconds, units, "ns")
 
 
+def time_axis_unit(end_ns: int | float) -> str:
+    """The unit, of TIME_UNITS, for an axis of time from 0 to `end_ns`."""
+    return next((unit for unit in ("h", "min") if end_ns >= 3 * TIME_UNITS[unit]), "s")
+
+
+def byte_axis_unit(num_bytes: int) -> str:
+    """The unit, of BYTE_UNITS, for an axis from 0 to `num_bytes`."""
+    return next((unit for unit in ("TiB", "GiB", "MiB", "KiB") if num_bytes >= BYTE_UNITS[unit]), "B")
+
+
 def exact_duration(nanoseconds: int) -> str:
     """`nanoseconds` as parse_duration_ns reads them back, in the largest unit of which they are a whole number."""
     if not nanoseconds:
         return "0 s"
     unit, size = next((unit, size) for unit, size in reversed(TIME_UNITS.items()) if nanoseconds % size == 0)
     return f"{nanoseconds // size} {unit}"
+
+
+def exact_size(num_bytes: int) -> str:
+    """`num_bytes` as parse_bytes reads them back, in the largest unit of which they are a whole number."""
+    if not num_bytes:
+        return "0 B"
+    unit, size = max(
+        ((unit, size) for unit, size in BYTE_UNITS.items() if num_bytes % size == 0), key=lambda pair: pair[1]
+    )
+    return f"{num_bytes // size} {unit}"
 
 
 def _format(value: int | float, units: tuple[tuple[str, int], ...], smallest: str) -> str:

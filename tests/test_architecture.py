@@ -19,7 +19,7 @@ PACKAGE = Path(kvsim.__file__).parent
 MODULES = sorted(PACKAGE.rglob("*.py"))
 
 FOUNDATION = {"errors", "units", "rules", "invariants"}
-COMMANDS = ("cli_app", "cli_compare", "cli_sweep", "cli_trace", "cli_waste")
+COMMANDS = ("cli_app", "cli_compare", "cli_diff", "cli_measured", "cli_report", "cli_sweep", "cli_trace", "cli_waste")
 MAY_IMPORT = {
     **dict.fromkeys(FOUNDATION, FOUNDATION),
     # What a token costs and who asks for it do not know each other.
@@ -126,7 +126,7 @@ KNOWS_CHAINS = {
 @pytest.mark.parametrize("path", [path for path in MODULES if layer(path) == "engine"], ids=place)
 def test_the_engine_knows_memory_only_as_an_allocator(path: Path) -> None:
     memory = [found.name for found in of(path) if found.layer == "memory"]
-    knows = ("kvsim.memory.allocator.", *KNOWS_CHAINS.get(place(path), ()))
+    knows = ("kvsim.memory.allocator.", "kvsim.memory.block_map.BlockMap", *KNOWS_CHAINS.get(place(path), ()))
     assert [name for name in memory if not name.startswith(knows)] == []
 
 

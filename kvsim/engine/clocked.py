@@ -18,6 +18,7 @@ from kvsim.engine.scheduler import check_requests
 from kvsim.engine.state import RequestState
 from kvsim.engine.step import HeldBack, Sampled, Step
 from kvsim.memory.allocator import Hit, LeastChange, Memory, Shortfall
+from kvsim.memory.block_map import BlockMap
 from kvsim.memory.chain import Holder
 from kvsim.memory.chains import ChainAllocator
 
@@ -378,6 +379,11 @@ class ClockedScheduler:
                 if allocator.shares:
                     allocator.begin_decode(state.holder, state.num_computed_tokens)
         return Sampled(num_tokens, first_tokens, finished)
+
+    def block_map(self, time_ns: int) -> BlockMap:
+        self.settle()
+        running = [(state.request.id, self._holder(state), state.num_computed_tokens) for state in self.running]
+        return self.allocator.block_map(time_ns, running)
 
     def check(self) -> None:
         """Recount invariants between two decisions; raises InvariantError with the first that does not hold."""

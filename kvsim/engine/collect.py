@@ -1,7 +1,7 @@
 """Run a simulation, and put what it records into tables and figures as it comes."""
 
 import gc
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 from kvsim.engine.simulation import Simulation
@@ -9,8 +9,13 @@ from kvsim.engine.tables import Tables, pressure_frame, requests_frame, timeline
 from kvsim.engine.totals import Totals
 
 
-def collect(simulation: Simulation, tables: Tables, totals: Totals) -> None:
-    """Run to the end; no more is held than what is under way, but for what `tables` keeps."""
+def collect(
+    simulation: Simulation, tables: Tables, totals: Totals, on_rows: Callable[[Simulation], None] | None = None
+) -> None:
+    """Run to the end; no more is held than what is under way, but for what `tables` keeps.
+
+    `on_rows` is told each time rows have gone to the tables while the run goes on.
+    """
     recorder = simulation.recorder
 
     def hand_over(before_ns: int | None) -> None:
@@ -25,6 +30,8 @@ def collect(simulation: Simulation, tables: Tables, totals: Totals) -> None:
         tables.add("timeline", timeline)
         tables.add("requests", requests)
         tables.add("pressure", pressure)
+        if on_rows is not None and not is_end:
+            on_rows(simulation)
 
     try:
         with _no_search_for_cycles():

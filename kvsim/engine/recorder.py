@@ -28,10 +28,11 @@ class Recorder:
 
     What is complete can be taken out while the run goes on (`take_rows` and the other two), so that no more is held
     than what is under way. A request is blocked from a step that refused it until the next decision, so at most one
-    is blocked at a time.
+    is blocked at a time. `rows_at_once` is how many rows are enough to be taken out.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, rows_at_once: int = ROWS_AT_ONCE) -> None:
+        self.rows_at_once = rows_at_once
         self.timeline = Timeline()
         self.states: deque[RequestState] = deque()
         self.pressure: list[Pressure] = []
@@ -154,7 +155,7 @@ class Recorder:
     @property
     def is_full(self) -> bool:
         """So much has come together that rows should be taken out."""
-        return self.timeline.num_rows >= ROWS_AT_ONCE or len(self.pressure) >= ROWS_AT_ONCE
+        return self.timeline.num_rows >= self.rows_at_once or len(self.pressure) >= self.rows_at_once
 
     def take_rows(self, before_ns: int | None = None) -> Rows:
         """Rows of the timeline before an instant, or all."""

@@ -21,6 +21,7 @@ from kvsim.engine.state import RequestState
 from kvsim.engine.step import Sampled, Step
 from kvsim.invariants import hold
 from kvsim.memory.allocator import Allocator, Hit, LeastChange, Memory, Shortfall
+from kvsim.memory.block_map import BlockMap
 from kvsim.rules import MAX_TOKENS
 from kvsim.workload.request import Request
 
@@ -64,6 +65,10 @@ class StepScheduler(Protocol):
 
     def settle(self) -> None:
         """At the end: say of all that still run how far they have got."""
+        ...
+
+    def block_map(self, time_ns: int) -> BlockMap:
+        """Who holds which block now."""
         ...
 
     def check(self) -> None:
@@ -308,6 +313,9 @@ class Scheduler:
 
     def settle(self) -> None:
         """Every request knows at any time."""
+
+    def block_map(self, time_ns: int) -> BlockMap:
+        return self.allocator.block_map(time_ns)
 
     def check(self) -> None:
         """Recount invariants 1 to 13, 22 and 23 between two decisions; raises InvariantError with the first that does

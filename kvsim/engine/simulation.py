@@ -26,11 +26,14 @@ from kvsim.engine.state import RejectReason, RequestState
 from kvsim.engine.step import Sampled, Step
 from kvsim.engine.timeline import ROWS_AT_ONCE, Decoding
 from kvsim.memory.allocator import Shortfall
+from kvsim.memory.block_map import BlockMap
 from kvsim.workload.request import Request
 
 _ARRIVAL_PRIORITY = EventPriority(1)
 _STEP_PRIORITY = EventPriority(2)
 """After every other event of its time: simpy's own are 0 (urgent) and 1 (normal)."""
+
+_MOMENT_PRIORITY = EventPriority(3)
 
 _FUTILE_CYCLES = 2
 """How often in a row, with no token sampled in between, a request alone in the engine may outgrow the pool and
@@ -50,7 +53,9 @@ class Simulation:
 
     `fast_forward` takes windows of decode steps at once, else step follows step. `check` recounts all invariants
     after every step. `on_step` sees every step as it is decided and `on_outputs` what its end brought, with the
-    time. After `run`, `stalled` says which request blocks the engine for ever and why, or is None.
+    time. `on_moment` is shown memory at each of the `moments`, times in ascending order, up to the end. So many rows as
+    `rows_at_once` are enough to be taken out of the recorder. After `run`, `stalled` says which request blocks the
+    engine for ever and why, or is None.
     """
 
     def __init__(
@@ -63,6 +68,9 @@ class Simulation:
         fast_forward: bool = True,
         on_step: Callable[[int, Step], None] | None = None,
         on_outputs: Callable[[int, Sampled], None] | None = None,
+        moments: Iterable[int] = (),
+        on_moment: Callable[[BlockMap], None] | None = None,
+        rows_at_once: int = ROWS_AT_ONCE,
         check: bool = False,
         futile_cycles: int = _FUTILE_CYCLES,
     ) -> None:
@@ -71,7 +79,7 @@ class Simulation:
         self.max_model_len = config.max_model_len
         self.memory = scheduler.memory
         self.scheduler = scheduler
-        self.recorder = Recorder()
+        self.recorder = Recorder(rows_at_once)
         self.stalled: str | None = None
         self._env = simpy.Environment()
         self._requests = requests
@@ -98,6 +106,10 @@ class Simulation:
         self._aborts_ns: list[int] = []
         self._aborted: list[RequestState] = []
         self._window: tuple[int, Decoding] | None = None
+        self._moments = iter(moments)
+        self._on_moment = on_moment
+        self._moment_alarm = Alarm(self._env, self._at_moment)
+        self._next_moment_ns = _NEVER
 
     @property
     def now(self) -> int:
@@ -113,6 +125,8 @@ class Simulation:
         self._observe()
         env.process(self._arrivals())
         self._alarm.set(0, _STEP_PRIORITY)
+        if self._on_moment is not None:
+            self._await_moment()
         if self.config.timeout is not None:
             env.process(self._timeouts(self.config.timeout))
         env.run(until=until_ns)
@@ -292,7 +306,7 @@ class Simulation:
         arrival_ns = self._next_arrival_ns
         if self._later_arrivals_ns and self._later_arrivals_ns[0] < arrival_ns:
             arrival_ns = self._later_arrivals_ns[0]
-        event_ns = self._until_ns
+        event_ns = min(self._until_ns, self._next_moment_ns)
         if ends_at_arrival and arrival_ns < event_ns:
             event_ns = arrival_ns
         if self.config.timeout is not None:
@@ -302,6 +316,27 @@ class Simulation:
         if self._aborts_ns:
             event_ns = min(event_ns, self._aborts_ns[0])
         return event_ns
+
+    # looking on
+
+    def block_map(self) -> BlockMap:
+        """Who holds which block now."""
+        return self.scheduler.block_map(self.now)
+
+    def _await_moment(self) -> None:
+        """The next one comes after all else that happens at its time; no window goes beyond the step it falls into."""
+        self._next_moment_ns = next(self._moments, _NEVER)
+        if self._next_moment_ns != _NEVER:
+            assert self._next_moment_ns >= self.now, "moments come in order"
+            self._moment_alarm.set(self._next_moment_ns - self.now, _MOMENT_PRIORITY)
+
+    def _at_moment(self, _alarm: simpy.Event) -> None:
+        assert self._on_moment is not None, "somebody asked for it"
+        is_over = self._env.peek() == simpy.core.Infinity
+        if not is_over or self.now <= self.recorder.timeline.end_ns:
+            self._on_moment(self.block_map())
+        if not is_over:
+            self._await_moment()
 
     # departures before the end
 

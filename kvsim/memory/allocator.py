@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from typing import Literal, NamedTuple, Protocol
 
+from kvsim.memory.block_map import BlockMap
 from kvsim.workload.request import Request
 
 
@@ -165,6 +166,10 @@ class Allocator(Memory, Protocol):
 
     def held_tokens(self) -> dict[int, int]:
         """Tokens that each admitted request has room for."""
+        ...
+
+    def block_map(self, time_ns: int) -> BlockMap:
+        """Who holds which block now."""
         ...
 
     def check(self) -> None:

@@ -9,13 +9,16 @@ else looks. Nobody can see the difference, as blocks in use are not evicted. Rul
 tests/golden/vllm_scheduler/README.md.
 """
 
+import itertools
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from functools import partial
 
 from kvsim.invariants import hold
 from kvsim.memory.allocator import LeastChange, Occupancy, Shortfall
+from kvsim.memory.block_map import BlockMap, Piece, block_map
 from kvsim.memory.chain import Chain, Holder, Run
+from kvsim.memory.chain_map import Running, held_pieces
 from kvsim.memory.contested import contest, evict_copy, hit_copies, num_copies_in_use, publish_copies, release_copies
 from kvsim.memory.prefix import ContentTree
 from kvsim.memory.recount import recount
@@ -393,13 +396,26 @@ class ChainAllocator:
             self.eager[writer] = None
         contest(chain, self._active, self._cached_order)
 
+    def block_map(self, time_ns: int, running: Sequence[Running]) -> BlockMap:
+        """What each request holds, in order of admission; then what is cached and blank."""
+        self._catch_up_all(holder for _id, holder, _computed in running)
+        rest: list[Piece] = [
+            (self.num_cached, "cached", (), self.num_cached * self.block_size, 0),
+            (self.num_blank, "blank", (), 0, 0),
+        ]
+        pieces = itertools.chain(held_pieces(running, self.block_size, self.token_bytes), rest)
+        return block_map(time_ns, self.num_usable, self.block_size, self.block_bytes, pieces, has_block_numbers=False)
+
+    def _catch_up_all(self, holders: Iterable[Holder]) -> None:
+        for holder in holders:
+            if holder.offset is not None:
+                self.catch_up(holder)
+
     def check(self, running: Sequence[tuple[Holder, int]]) -> None:
         """Recount everything from what each request holds and has computed; raises InvariantError."""
         cached = 0
         if self.shares:
-            for holder, _computed in running:
-                if holder.offset is not None:
-                    self.catch_up(holder)
+            self._catch_up_all(holder for holder, _computed in running)
             hold(11, {holder for holder, _ in running} == set(self._active), "other requests hold memory than run")
             in_use, cached, written = recount(self._tree, self._cached_order, dict(running), self.block_size)
         else:

@@ -12,12 +12,13 @@ A request of P prompt and O output tokens writes P + O - 1 slots, as the last to
 unused is known here beforehand; no hang-up and no preemption is.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 from attrs import define, field, frozen
 
 from kvsim.invariants import hold
 from kvsim.memory.allocator import Hit, LeastChange, Occupancy, Shortfall
+from kvsim.memory.block_map import BlockMap, Piece, block_map
 from kvsim.memory.extents import PLACEMENTS, Extent
 from kvsim.memory.on_device import StaysOnDevice
 from kvsim.rules import between
@@ -239,6 +240,22 @@ class ReservingAllocator(StaysOnDevice):
         self._written += sign * reservation.num_tokens
         self._reserved += sign * reservation.reserved
         self._unused += sign * reservation.unused
+
+    def block_map(self, time_ns: int) -> BlockMap:
+        return block_map(time_ns, self.extents.num_slots, 1, self.token_bytes, self._pieces(), has_block_numbers=True)
+
+    def _pieces(self) -> Iterator[Piece]:
+        """Slot after slot, each a block of one token."""
+        holders = {reservation.extent: id for id, reservation in self.reservations.items()}
+        for extent in sorted([*holders, *self.extents.free_extents()]):
+            if extent not in holders:
+                yield extent.size, "blank", (), 0, 0
+                continue
+            ids = (holders[extent],)
+            reservation = self.reservations[ids[0]]
+            yield reservation.num_tokens, "held", ids, reservation.num_tokens, self.token_bytes
+            yield reservation.reserved, "reserved", ids, 0, self.token_bytes
+            yield reservation.unused, "unused", ids, 0, self.token_bytes
 
     def check(self) -> None:
         """Recount invariants 19 to 21."""

@@ -13,9 +13,11 @@ from attrs import define, field
 
 from kvsim.invariants import hold
 from kvsim.memory.allocator import Hit, LeastChange, Occupancy, Shortfall, SwappedIn
+from kvsim.memory.block_map import BlockMap
 from kvsim.memory.groups import LayerGroup, blocks_of_window, longest_common_hit
 from kvsim.memory.host_pool import HostPool, SwappedOut
 from kvsim.memory.pool import NULL_BLOCK, BlockPool
+from kvsim.memory.pool_map import Held, map_of_pool
 from kvsim.memory.prefix import PrefixTree, block_keys
 from kvsim.model.attention import Attention
 from kvsim.workload.request import Request
@@ -393,6 +395,16 @@ class PagedAllocator:
             in_tail = any(stop - needed <= index < stop for stop in ends)
             if in_tail or (segment and index % segment >= segment - needed):
                 yield index
+
+    def block_map(self, time_ns: int) -> BlockMap:
+        return map_of_pool(time_ns, self.pool, self.block_size, self.block_bytes, self._held_blocks())
+
+    def _held_blocks(self) -> Iterator[Held]:
+        for id, holding in self.holdings.items():
+            for group, table in zip(self.groups, holding.tables, strict=True):
+                for index, block in enumerate(table.blocks[table.num_dropped :], table.num_dropped):
+                    written = min(self.block_size, holding.num_tokens - index * self.block_size)
+                    yield id, block, written, group.token_bytes
 
     def check(self) -> None:
         """Recount invariants 1 to 10 and 22 from the tables and the contents."""

@@ -15,15 +15,36 @@ together for any other.
 """
 
 from collections import Counter
+from collections.abc import Iterator
 
 from attrs import define
 
 from kvsim.invariants import hold
 from kvsim.memory.allocator import Hit, LeastChange, Occupancy, Shortfall
 from kvsim.memory.beams import Beams
+from kvsim.memory.block_map import BlockMap
 from kvsim.memory.on_device import StaysOnDevice
 from kvsim.memory.pool import BlockPool
+from kvsim.memory.pool_map import Held, map_of_pool
 from kvsim.workload.request import Request
+
+
+def most_blocks_of_group(prompt_tokens: int, num_tokens: int, block_size: int, num_seqs: int, *, sharing: bool) -> int:
+    """Blocks of `num_seqs` sequences of `num_tokens` tokens that share full blocks of their prompt and nothing else.
+
+    0        full                prompt                 num_tokens
+    |--------|-------------------|----------------------|
+      shared   copied on write     each its own
+
+    Samples hold exactly so many, beams at most.
+    """
+    blocks = -(-num_tokens // block_size)
+    if not sharing:
+        return num_seqs * blocks
+    if num_tokens <= prompt_tokens:
+        return blocks
+    full = prompt_tokens // block_size
+    return full + num_seqs * (blocks - full)
 
 
 @define(eq=False)
@@ -111,18 +132,8 @@ class SampleAllocator(StaysOnDevice):
         return all(self.fits_empty_pool(part, num_tokens) for part in (1, num_tokens))
 
     def _most_blocks(self, prompt_tokens: int, num_tokens: int) -> int:
-        """Blocks of a group whose sequences share full blocks of the prompt and nothing else.
-
-        0        full                prompt                 num_tokens
-        |--------|-------------------|----------------------|
-          shared   copied on write     each its own
-        """
-        if not self._sharing:
-            return self.num_seqs * self.blocks_for(num_tokens)
-        if num_tokens <= prompt_tokens:
-            return self.blocks_for(num_tokens)
-        full = prompt_tokens // self.block_size
-        return full + self.num_seqs * (self.blocks_for(num_tokens) - full)
+        num_copies = self.num_seqs
+        return most_blocks_of_group(prompt_tokens, num_tokens, self.block_size, num_copies, sharing=self._sharing)
 
     def find_hit(self, request: Request, num_known_tokens: int) -> Hit:
         """There is no prefix cache."""
@@ -282,6 +293,18 @@ class SampleAllocator(StaysOnDevice):
         freed = self.pool.release(table[::-1])
         if freed:
             self._live_tokens -= (num_tokens - 1) % self.block_size + 1 + (freed - 1) * self.block_size
+
+    def block_map(self, time_ns: int) -> BlockMap:
+        return map_of_pool(time_ns, self.pool, self.block_size, self.block_bytes, self._held_blocks())
+
+    def _held_blocks(self) -> Iterator[Held]:
+        """A block that several sequences of a request share is named once."""
+        for id, group in self.groups.items():
+            slots: dict[int, int] = {}
+            for end in group.ends:
+                for index, link in enumerate(_links(end)):
+                    slots[link.block] = min(self.block_size, group.num_tokens - index * self.block_size)
+            yield from ((id, block, written, self.token_bytes) for block, written in slots.items())
 
     # recount
 

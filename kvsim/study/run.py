@@ -12,14 +12,17 @@ from kvsim.engine.results import Results
 from kvsim.engine.simulation import FollowUps, Simulation
 from kvsim.engine.step import Sampled
 from kvsim.engine.tables import Tables, TablesInMemory
+from kvsim.engine.timeline import ROWS_AT_ONCE
 from kvsim.engine.totals import Totals
 from kvsim.engine.unshared import UnsharedLevel, UnsharedTotals
 from kvsim.errors import ScenarioError
+from kvsim.memory.block_map import BlockMap
 from kvsim.memory.samples import SampleAllocator
 from kvsim.rules import Contradiction
+from kvsim.study.input_files import input_files
 from kvsim.study.notes import notes_on_rows, notes_on_swap
 from kvsim.study.plan import Plan, plan
-from kvsim.study.scenario import Scenario, scenario_dict
+from kvsim.study.scenario import Scenario, scenario_dict, scenario_text
 from kvsim.study.schedulers import scheduler_of
 from kvsim.workload.outputs import SampleTraffic, sample_requests
 from kvsim.workload.request import Request
@@ -42,12 +45,19 @@ def simulate(
     check: bool = False,
     on_progress: Progress | None = None,
     on_request: OnRequest | None = None,
+    moments: Iterable[int] = (),
+    on_moment: Callable[[BlockMap], None] | None = None,
+    rows_at_once: int = ROWS_AT_ONCE,
+    on_rows: Callable[[Simulation], None] | None = None,
 ) -> Results:
     """Run a scenario to its end; `check` recounts all of memory and the queues after every step.
 
-    Rows go to `tables` as they come, or are all held in memory if none are given. Raises ScenarioError for a scenario
-    that does not hold together, TraceError for a trace that cannot be used, ModelError for a model that cannot be,
-    InvariantError where a recount finds kvsim wrong.
+    Rows go to `tables` as they come, about `rows_at_once` together, or are all held in memory if none are given;
+    `on_rows` is told each time some have gone there, and may ask the simulation for its time and block map.
+    `on_moment` is shown who holds which block at each of the `moments` (ns, ascending).
+
+    Raises ScenarioError for a scenario that does not hold together, TraceError for a trace that cannot be used,
+    ModelError for a model that cannot be, InvariantError where a recount finds kvsim wrong.
     """
     planned = plan(scenario)
     skipped = SkippedRows()
@@ -66,10 +76,13 @@ def simulate(
             follow_ups=follow_ups,
             on_step=None if level is None else level.step_began,
             on_outputs=_outputs_hook(_progress_hook(scenario, on_progress), level),
+            moments=moments,
+            on_moment=on_moment,
+            rows_at_once=rows_at_once,
             fast_forward=scenario.engine.fast_forward,
             check=check,
         )
-        collect(simulation, tables, totals)
+        collect(simulation, tables, totals, on_rows)
         if on_progress is not None:
             num_ended = simulation.recorder.num_ended
             on_progress(num_ended, num_ended)
@@ -186,6 +199,8 @@ def _describe(scenario: Scenario, planned: Plan) -> dict[str, Any]:
             **{package: version(package) for package in ("numpy", "polars", "simpy")},
         },
         "scenario": scenario_dict(scenario),
+        "scenario_text": scenario_text(scenario),
+        "files": input_files([scenario]),
         "geometry": {
             "name": planned.geometry.name,
             "kv_dtype": scenario.model.kv_dtype,

@@ -19,6 +19,7 @@ from kvsim.engine.scheduler import Scheduler, StepScheduler
 from kvsim.engine.simulation import FollowUps, Simulation
 from kvsim.engine.step import Step
 from kvsim.engine.tables import MemoryShape, pressure_frame, requests_frame, timeline_frame
+from kvsim.memory.block_map import BlockMap
 from kvsim.memory.chains import ChainAllocator
 from kvsim.memory.groups import LayerGroup
 from kvsim.memory.paged import PagedAllocator
@@ -68,7 +69,9 @@ class Run:
         until_ns: int = MOST_NS,
         follow_ups: FollowUps | None = None,
         check: bool = False,
+        moments: Iterable[int] = (),
     ) -> None:
+        self.maps: list[BlockMap] = []
         self.decisions: list[tuple[int, int]] = []
         """When each was taken, and for how many steps."""
         scheduler = scheduler_for(config, form, blocks, block_size, prefix_sharing, watermark_blocks)
@@ -79,6 +82,8 @@ class Run:
             follow_ups=follow_ups,
             fast_forward=form == "windows",
             on_step=self.on_step,
+            moments=moments,
+            on_moment=self.maps.append,
             check=check,
         )
         recorder = simulation.run(until_ns)
@@ -128,7 +133,7 @@ class Clients:
         return [request_with_own_output(self.next_id, now + pause, merged(prompt[-3:]), 1 + ended.id % 5)]
 
 
-def run(world: World, config: EngineConfig, form: str, clients: int, check: bool = False) -> dict[str, Any]:
+def run(world: World, config: EngineConfig, form: str, clients: int, **options: Any) -> Run:
     case = world["config"]
     return Run(
         config,
@@ -139,8 +144,8 @@ def run(world: World, config: EngineConfig, form: str, clients: int, check: bool
         prefix_sharing=case["enable_prefix_caching"],
         watermark_blocks=watermark_blocks(world),
         follow_ups=Clients(clients).follow_ups if clients else None,
-        check=check,
-    ).left
+        **options,
+    )
 
 
 def same(expected: dict[str, Any], got: dict[str, Any]) -> str | None:
@@ -418,11 +423,11 @@ def clocked_worlds(draw: st.DrawFn) -> tuple[World, EngineConfig, int]:
 @given(clocked_worlds())
 def test_windows_and_steps_and_blocks_one_by_one_leave_the_same(drawn: tuple[World, EngineConfig, int]) -> None:
     world, config, clients = drawn
-    plain = run(world, config, "plain", clients)
-    assert same(plain, run(world, config, "steps", clients)) is None
-    assert same(plain, run(world, config, "windows", clients)) is None
+    plain = run(world, config, "plain", clients).left
+    assert same(plain, run(world, config, "steps", clients).left) is None
+    assert same(plain, run(world, config, "windows", clients).left) is None
     # A recount catches up with those who publish lazily.
-    assert same(plain, run(world, config, "windows", clients, check=True)) is None
+    assert same(plain, run(world, config, "windows", clients, check=True).left) is None
 
 
 MAX_STEPS = 150

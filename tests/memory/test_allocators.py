@@ -118,9 +118,26 @@ class Users:
         assert occupancy.external_bytes == 0, "it is known where the head of the queue is tried"
         assert occupancy.logical_bytes == sum(self.running.values()) * allocator.token_bytes
         assert occupancy.live_bytes <= occupancy.logical_bytes
+        self.check_map()
         if not self.running:
             assert occupancy[0] == 0
             assert not any(occupancy[3:])
+
+    def check_map(self) -> None:
+        """Blocks by state are those that are counted, and everybody who runs, and nobody else, holds some."""
+        occupancy, runs = self.allocator.occupancy(), self.allocator.block_map(7).runs
+
+        def count(*states: str) -> int:
+            return sum(block_run.num_blocks for block_run in runs if block_run.state in states)
+
+        assert count("held", "reserved", "unused") == occupancy.allocated_blocks
+        assert (count("cached"), count("blank")) == (occupancy.cached_blocks, occupancy.blank_blocks)
+        assert count("reserved") * TOKEN_BYTES == occupancy.reserved_bytes
+        assert count("unused") * TOKEN_BYTES == occupancy.unused_bytes
+        assert {id for block_run in runs for id in block_run.request_ids} == set(self.running)
+        if len(getattr(self.allocator, "groups", "1")) == 1:  # else slots are not all of one size
+            written = sum(block_run.written_tokens for block_run in runs if block_run.state == "held")
+            assert written * TOKEN_BYTES == occupancy.live_bytes
 
 
 @pytest.mark.parametrize("name", ALLOCATORS)

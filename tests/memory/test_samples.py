@@ -364,6 +364,10 @@ class SamplesAreListsOfTokens(RuleBasedStateMachine):
         assert held.logical_bytes == sum(map(len, tokens))
         assert self.memory.num_unshared == sum(-(-len(each) // 4) for each in tokens)
         assert self.memory.num_copies == self.num_copies
+        shown = [piece for piece in self.memory.block_map(0).runs if piece.state == "held"]
+        assert sum(piece.num_blocks for piece in shown) == held.allocated_blocks
+        assert sum(piece.written_tokens for piece in shown) == held.live_bytes
+        assert {piece.request_ids for piece in shown} == {(id,) for id in self.held}
         names: dict[int, int] = {}
         for request, sequences in self.held.values():
             tables = self.memory.tables(request)

@@ -171,7 +171,7 @@ def test_equal_runs_leave_equal_bytes(tmp_path: Path) -> None:
         scenario = load_scenario(write_scenario(tmp_path))
         results = simulate(scenario, tables=TablesInFiles(tmp_path / folder, tables_of(ALL)))
         write_results(results, tmp_path / folder, ALL)
-    for name in FILES.values():
+    for name in (FILES[name] for name in ALL):
         assert (tmp_path / "once" / name).read_bytes() == (tmp_path / "again" / name).read_bytes(), name
 
 
@@ -277,6 +277,25 @@ def test_a_summary_with_nonsense_sizes_is_refused(results: Results, tmp_path: Pa
     summary["pool"]["num_blocks"] = size
     (tmp_path / "summary.json").write_text(json.dumps(summary))
     with pytest.raises(OutputError, match="not a summary that kvsim run wrote: pool has sizes"):
+        read_results(tmp_path)
+
+
+@pytest.mark.parametrize("part", ["versions", "scenario", "files", "geometry", "pool"])
+@pytest.mark.parametrize("nonsense", [None, 3, "x", []])
+def test_what_was_put_in_is_tables(results: Results, tmp_path: Path, part: str, nonsense: object) -> None:
+    write(results, tmp_path)
+    summary = json.loads((tmp_path / "summary.json").read_text()) | {part: nonsense}
+    (tmp_path / "summary.json").write_text(json.dumps(summary))
+    with pytest.raises(OutputError, match=r"summary\.json: not a summary that kvsim run wrote: "):
+        read_results(tmp_path)
+
+
+@pytest.mark.parametrize("number", ["Infinity", "NaN", "1e999"])
+def test_a_number_that_json_does_not_know_is_refused(results: Results, tmp_path: Path, number: str) -> None:
+    write(results, tmp_path)
+    written = (tmp_path / "summary.json").read_text().replace('"block_size": 4', f'"block_size": {number}')
+    (tmp_path / "summary.json").write_text(written)
+    with pytest.raises(OutputError, match="not a summary that kvsim run wrote: not JSON"):
         read_results(tmp_path)
 
 

@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 
 from kvsim.engine.clocked import ClockedScheduler
 from kvsim.engine.scheduler import Scheduler
+from kvsim.engine.simulation import Simulation
 from kvsim.engine.tables import NoTables, TablesInMemory
 from kvsim.engine.timeline import ROWS_AT_ONCE
 from kvsim.engine.totals import Totals
@@ -411,7 +412,7 @@ def test_results_do_not_depend_on_hashing_or_threads(tmp_path: Path) -> None:
             env={"PYTHONHASHSEED": hash_seed, "POLARS_MAX_THREADS": threads, "PYTHONPATH": str(SCENARIOS.parent)},
         )
         outcomes.append({file.name: file.read_bytes() for file in out.iterdir()})
-    assert len(outcomes[0]) == 5
+    assert len(outcomes[0]) == 6
     assert outcomes[0] == outcomes[1] == outcomes[2]
 
 
@@ -668,3 +669,28 @@ def test_every_request_is_shown_once_to_whoever_asks(workload: tuple[str, ...], 
     assert sorted(asked) == sorted(rows)
     assert len(asked) == (30 if workload else 40)
     assert simulate(scenario).timeline.equals(results.timeline)
+
+
+def test_rows_are_told_of_while_a_run_goes_on_and_memory_can_be_looked_at(tmp_path: Path) -> None:
+    scenario = load_scenario(write_scenario(tmp_path))
+    alone = simulate(scenario)
+    tables, seen, maps = TablesInMemory(), [], []
+
+    def on_rows(simulation: Simulation) -> None:
+        held = pl.concat(tables.parts("timeline"))
+        assert held.height
+        assert held["time_ns"][-1] < simulation.now
+        assert simulation.block_map().time_ns == simulation.now
+        seen.append(held.height)
+
+    ends = alone.totals.duration_ns
+    watched = simulate(
+        scenario, tables=tables, rows_at_once=10, on_rows=on_rows, moments=[0, ends // 2, ends], on_moment=maps.append
+    )
+    assert len(seen) > 5
+    assert seen == sorted(set(seen))
+    assert [shown.time_ns for shown in maps] == [0, ends // 2, ends]
+    assert watched.summary == alone.summary
+    assert watched.timeline.equals(alone.timeline)
+    assert watched.requests.equals(alone.requests)
+    assert watched.pressure.equals(alone.pressure)
