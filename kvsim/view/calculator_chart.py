@@ -1,11 +1,11 @@
 """Bytes against context length for the sequences that are asked about, and the budget that ends them."""
 
 from bokeh.models import ColumnDataSource, FixedTicker, HoverTool, NumeralTickFormatter, Range1d
-from bokeh.plotting import figure
 
 from kvsim.study.colours import COLOURS
 from kvsim.units import format_bytes
 from kvsim.view.calculator_fields import Answer
+from kvsim.view.chart import plain_figure
 
 MOST_LENGTHS, MOST_SIZES = 4, 6
 """Labels of each axis, so that they do not touch on a phone."""
@@ -20,21 +20,16 @@ class ContextChart:
             {"tokens": [], "num_bytes": [], "length": [], "bytes": [], "colour": [], "size": []}
         )
         self._budget = ColumnDataSource({"num_bytes": []})
-        self.figure = figure(
+        self.figure = plain_figure(
+            said="Bytes against context length, and the budget; the same stands in words above",
             name="context_chart",
             height=250,
-            sizing_mode="stretch_width",
             x_axis_type="log",
             y_axis_type="log",
             x_range=Range1d(start=1, end=2),
             y_range=Range1d(start=1, end=2),
             x_axis_label="context length (tokens)",
             y_axis_label="KV cache (bytes)",
-            toolbar_location=None,
-            tools="",
-            background_fill_alpha=0,
-            border_fill_alpha=0,
-            outline_line_alpha=0,
         )
         line = self.figure.line("tokens", "num_bytes", source=self._line, line_width=3, color=COLOURS["live"])
         dots = self.figure.scatter(

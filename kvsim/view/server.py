@@ -73,19 +73,20 @@ class AppServer(BaseServer):
         """The address of the page."""
         return f"http://{_bracketed(self.host)}:{self.port}/"
 
-    def is_own(self, host: str) -> bool:
-        """Whether a Host header names this server as it was asked for.
 
-        On the loopback all its names will do; on all interfaces any address will, and the name of this machine.
-        """
-        name, port = _split(host)
-        if port != self.port:
-            return False
-        if is_loopback(self.host):
-            return is_loopback(name)
-        if self.host in ("0.0.0.0", "::"):
-            return _is_address(name) or name in ("localhost", socket.gethostname().lower())
-        return name == self.host.lower()
+def is_own(header: str, host: str, port: int | None) -> bool:
+    """Whether a Host header names the server that listens on `host` and `port`.
+
+    On the loopback all its names will do; on all interfaces any address will, and the name of this machine.
+    """
+    name, asked_port = _split(header)
+    if asked_port != port:
+        return False
+    if is_loopback(host):
+        return is_loopback(name)
+    if host in ("0.0.0.0", "::"):
+        return _is_address(name) or name in ("localhost", socket.gethostname().lower())
+    return name == host.lower()
 
 
 def is_loopback(host: str) -> bool:
@@ -114,7 +115,7 @@ class _Application(BokehTornado):
     def find_handler(self, request: HTTPServerRequest, **kwargs: Any) -> Any:
         host = request.headers.get("Host", "")
         origin = request.headers.get("Origin")
-        if not self._app_server.is_own(host):
+        if not is_own(host, self._app_server.host, self._app_server.port):
             return self._refusal(request, "The Host of this request is not the one that the app was started for.")
         if origin is not None and origin.lower() != f"http://{host}".lower():
             return self._refusal(request, "This request comes from another site.")

@@ -11,7 +11,7 @@ from urllib.request import urlopen
 import pytest
 
 from kvsim.errors import KvsimError
-from kvsim.view.server import AppServer, is_loopback
+from kvsim.view.server import AppServer, is_loopback, is_own
 from tests.view.served import served
 
 
@@ -106,15 +106,15 @@ def test_the_loopback_is_this_machine_alone() -> None:
     assert not any(is_loopback(host) for host in ("0.0.0.0", "::", "192.168.0.2", "example.org"))
 
 
-def test_on_all_interfaces_addresses_and_the_machines_name_will_do(tmp_path: Path) -> None:
-    import asyncio
+def test_on_all_interfaces_addresses_and_the_machines_name_will_do() -> None:
+    for host in ("0.0.0.0", "::"):
+        for name in ("192.168.0.2", "[fe80::1]", "localhost", socket.gethostname()):
+            assert is_own(f"{name}:80", host, 80)
+        assert not is_own("evil.example:80", host, 80)
+        assert not is_own("192.168.0.2:81", host, 80)
 
-    async def names() -> dict[str, bool]:
-        server = AppServer(tmp_path, "0.0.0.0", 0)
-        try:
-            tried = ("192.168.0.2", "localhost", socket.gethostname(), "evil.example")
-            return {name: server.is_own(f"{name}:{server.port}") for name in tried}
-        finally:
-            server.unlisten()
 
-    assert list(asyncio.run(names()).values()) == [True, True, True, False]
+def test_elsewhere_only_the_name_that_was_asked_for_will_do() -> None:
+    assert is_own("Big.example:80", "big.EXAMPLE", 80)
+    assert not is_own("localhost:80", "big.example", 80)
+    assert not is_own("192.168.0.3:80", "192.168.0.2", 80)

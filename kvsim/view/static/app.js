@@ -19,6 +19,7 @@
   for (const root of document.querySelectorAll("[data-channel]")) {
     bindChannel(root, named(root.dataset.channel));
   }
+  kvsimTheme(session);
   document.body.dataset.ready = "yes";
 
   function bindAddress(address) {
