@@ -12,6 +12,7 @@ from typing import Annotated
 import typer
 
 from kvsim import __version__
+from kvsim.cli_app import mount as mount_app
 from kvsim.cli_compare import mount as mount_compare
 from kvsim.cli_diff import mount as mount_diff
 from kvsim.cli_measured import mount as mount_measured
@@ -31,6 +32,7 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
     rich_markup_mode="markdown",
 )
+mount_app(app)
 mount_compare(app)
 mount_diff(app)
 mount_report(app)
