@@ -24,18 +24,30 @@ class Row(NamedTuple):
     meaning: str
 
 
-def results_table(results: Results) -> RenderableType:
+class Section(NamedTuple):
+    """Rows that belong together; `heading` also says what the columns of figures are."""
+
+    heading: Row
+    rows: list[Row]
+
+
+def sections(results: Results) -> list[Section]:
     """A short answer: what a token costs, the pool, what traffic made of it, what became of the requests."""
+    return [
+        Section(Row("Model and pool", "", "", ""), _model_rows(results)),
+        Section(Row("Memory over time", "mean", "most", ""), _memory_rows(results)),
+        Section(Row("Requests", "", "most", ""), _request_rows(results)),
+    ]
+
+
+def results_table(results: Results) -> RenderableType:
+    """The sections as one table, under the question, and what must be said beside it."""
     table = Table(box=None, show_header=False, pad_edge=False, padding=(0, 2, 0, 0))
     table.add_column(no_wrap=True)
     table.add_column(justify="right", no_wrap=True)
     table.add_column(justify="right", no_wrap=True)
     table.add_column(style="dim", overflow="fold")
-    for heading, rows in (
-        (Row("Model and pool", "", "", ""), _model_rows(results)),
-        (Row("Memory over time", "mean", "most", ""), _memory_rows(results)),
-        (Row("Requests", "", "most", ""), _request_rows(results)),
-    ):
+    for heading, rows in sections(results):
         table.add_row(*(Text(cell, style="bold") for cell in heading))
         for row in rows:
             table.add_row(f"  {row.name}", row.figure, row.most, row.meaning)
