@@ -70,7 +70,15 @@ class Accounting:
     allocated_bytes: int
     slack_bytes: int
     slack_share: float
+    tail_slots: tuple[int, ...]
+    """Slots that one sequence leaves empty in its last block, for each size of blocks that tokens fill."""
+    used_share: float
+    """Allocated of all memory; above 1 where the sequences do not fit."""
     sequences_fit: bool
+    most_sequences: int
+    """Sequences of `num_tokens` that fit at once, each at its largest."""
+    longest_of_sequences: int | None
+    """The longest that `num_sequences` sequences can all be, each at its largest; None if of any length."""
     provisioned_bytes: int
     """For `num_sequences` requests that all reach `max_model_len`."""
     target_budget_bytes: int | None
@@ -95,6 +103,7 @@ def ideal_accounting(pool: Pool, question: Question) -> Accounting:
         fixed_bytes_per_request=fixed,
         bytes_per_block=per_token or fixed,
         tokens_per_block=(1,),
+        tail_slots=(0,),
         num_blocks=pool.memory_bytes // (per_token or fixed),
         capacity_tokens=pool.memory_bytes * length // request_bytes,
         max_concurrency=concurrency,
@@ -121,6 +130,7 @@ def engine_accounting(pool: Pool, plan: KVCachePlan, question: Question) -> Acco
         fixed_bytes_per_request=sum(group.blocks_held(1) for group in fixed_groups) * pool.unit_bytes,
         bytes_per_block=pool.unit_bytes,
         tokens_per_block=tuple(sorted({group.tokens_per_block for group in plan.groups})),
+        tail_slots=_tail_slots(plan, question.num_tokens),
         num_blocks=plan.num_blocks,
         capacity_tokens=plan.kv_cache_size_tokens,
         max_concurrency=plan.max_concurrency,
@@ -137,6 +147,7 @@ def _account(
     fixed_bytes_per_request: int,
     bytes_per_block: int,
     tokens_per_block: tuple[int, ...],
+    tail_slots: tuple[int, ...],
     num_blocks: int,
     capacity_tokens: int,
     max_concurrency: float,
@@ -168,7 +179,11 @@ def _account(
         allocated_bytes=allocated_bytes,
         slack_bytes=allocated_bytes - raw_bytes,
         slack_share=(allocated_bytes - raw_bytes) / allocated_bytes,
+        tail_slots=tail_slots,
+        used_share=allocated_bytes / pool.memory_bytes,
         sequences_fit=held_units <= pool.usable_units,
+        most_sequences=pool.usable_units // pool.units_of_request(question.num_tokens),
+        longest_of_sequences=pool.longest(question.num_sequences),
         provisioned_bytes=question.num_sequences * request_units * pool.unit_bytes,
         target_budget_bytes=(
             None
@@ -194,6 +209,13 @@ def _mix_answers(pool: Pool, question: Question, mix: LengthMix) -> MixAnswers:
             None if question.target_concurrency is None else pool.budget_for(question.target_concurrency * mean_units)
         ),
     )
+
+
+def _tail_slots(plan: KVCachePlan, num_tokens: int) -> tuple[int, ...]:
+    """Of one group for each size of blocks: those of one size are filled alike."""
+    filled = [group for group in plan.groups if growth(group.specs[0]) != "fixed"]
+    slots = {group.tokens_per_block: group.tail_slots(num_tokens) for group in filled}
+    return tuple(slots[size] for size in sorted(slots))
 
 
 def _token_bytes(spec: KVCacheSpec) -> Fraction:

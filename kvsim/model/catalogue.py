@@ -47,14 +47,19 @@ def load_geometry(config: str, base: Path) -> ModelGeometry:
     path = base / config
     if config.endswith(".json") or os.path.isfile(path):
         return read_config(path)
-    models = catalogue()
-    name = config.lower()
-    if name in models:
-        return geometry_from_config(models[name]["config"], name)
-    if os.path.isdir(path):
+    if os.path.isdir(path) and config.lower() not in catalogue():
         return read_config(path / "config.json")
-    close = difflib.get_close_matches(name, models, n=5, cutoff=0.5)
+    return catalogue_geometry(config)
+
+
+def catalogue_geometry(name: str) -> ModelGeometry:
+    """The geometry of a catalogue name, whatever its case; raises ModelError with close names for another."""
+    models = catalogue()
+    known = name.lower()
+    if known in models:
+        return geometry_from_config(models[known]["config"], known)
+    close = difflib.get_close_matches(known[:100], models, n=5, cutoff=0.5)
     near = f"; close names: {', '.join(close)}" if close else ""
     raise ModelError(
-        f"{shown(config)} is neither a config.json nor one of the {len(models)} models of the catalogue{near}"
+        f"{shown(name)} is neither a config.json nor one of the {len(models)} models of the catalogue{near}"
     )

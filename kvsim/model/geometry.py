@@ -311,13 +311,34 @@ class ModelGeometry:
         return f"{' + '.join(terms) or 'no layer keeps tokens'} = {total:,} B"
 
 
-def uniform_geometry(num_layers: int, num_kv_heads: int, head_dim: int, name: str = "given geometry") -> ModelGeometry:
-    """A model of `num_layers` equal full-attention layers (MHA, GQA or MQA)."""
+def uniform_geometry(
+    num_layers: int,
+    num_kv_heads: int,
+    head_dim: int,
+    name: str = "given geometry",
+    *,
+    v_dim: int | None = None,
+    window: int | None = None,
+    num_query_heads: int | None = None,
+    max_model_len: int | None = None,
+) -> ModelGeometry:
+    """A model of `num_layers` equal layers (MHA, GQA or MQA) that keep every token, or a `window` of them.
+
+    Values are as wide as keys unless `v_dim` says otherwise. Raises ModelError for a number that no model has.
+    """
     _at_least_one(num_layers=num_layers)
     if num_layers > MAX_LAYERS:
         raise ModelError(f"num_layers must be at most {MAX_LAYERS:,}, got {num_layers:,}")
-    layer = LayerKV("full", num_kv_heads, head_dim, head_dim)
-    return ModelGeometry(name, (layer,) * num_layers)
+    widths = head_dim, head_dim if v_dim is None else v_dim
+    layer = LayerKV("full" if window is None else "sliding_window", num_kv_heads, *widths, window)
+    return ModelGeometry(name, (layer,) * num_layers, max_model_len=max_model_len, num_query_heads=num_query_heads)
+
+
+def is_uniform(geometry: ModelGeometry) -> bool:
+    """Whether `uniform_geometry` makes the same layers."""
+    first = geometry.layers[0]
+    plain = LayerKV(first.kind, first.num_kv_heads, first.k_dim, first.v_dim, first.window)
+    return first.kind in ("full", "sliding_window") and set(geometry.layers) == {first} and first == plain
 
 
 def layers_per_stage(num_layers: int, pipeline_parallel: int) -> list[int]:

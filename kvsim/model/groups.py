@@ -66,6 +66,10 @@ class KVCacheGroup:
         """Blocks of one request just after its token number `num_tokens` was written."""
         return max(spec.blocks_held(num_tokens) for spec in set(self.specs))
 
+    def tail_slots(self, num_tokens: int) -> int:
+        """Token slots of the last block that stay empty when token number `num_tokens` is written; 0 for states."""
+        return max(spec.tail_slots(num_tokens) for spec in set(self.specs))
+
 
 def group_layers(
     specs: Sequence[KVCacheSpec],

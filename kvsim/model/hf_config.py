@@ -96,14 +96,24 @@ def read_config(path: Path, name: str | None = None) -> ModelGeometry:
         size = path.stat().st_size
         if size > MAX_CONFIG_BYTES:
             raise ModelError(f"{path}: a config must be at most {MAX_CONFIG_BYTES:,} bytes, got {size:,}")
-        config = json.loads(path.read_bytes())
+        content = path.read_bytes()
     except OSError as error:
         raise ModelError(f"{path}: cannot be read ({error.strerror})") from error
+    return geometry_from_json(content, name or str(path))
+
+
+def geometry_from_json(content: bytes, name: str) -> ModelGeometry:
+    """The geometry of what stands in a config.json; `name` is what messages and outputs call it.
+
+    Raises ModelError for what is no model config.
+    """
+    try:
+        config = json.loads(content)
     except RecursionError as error:
-        raise ModelError(f"{path}: is nested too deeply for a model config") from error
+        raise ModelError(f"{name}: is nested too deeply for a model config") from error
     except ValueError as error:  # bad JSON, bad UTF-8 and numbers of thousands of digits alike
-        raise ModelError(f"{path}: is not valid JSON ({error})") from error
-    return geometry_from_config(config, name or str(path))
+        raise ModelError(f"{name}: is not valid JSON ({error})") from error
+    return geometry_from_config(config, name)
 
 
 def geometry_from_config(config: object, name: str) -> ModelGeometry:

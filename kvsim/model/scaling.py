@@ -61,12 +61,12 @@ def scaling(
     length = length_asked(geometry, max_model_len)
     pools = pools_of(geometry, kv_bytes, deployment or Deployment(), length)
     pool = pools.ideal if pools.engine is None else pools.engine.pool
-    lengths = _lengths_up_to(length)
+    lengths = lengths_up_to(length)
     lines = tuple(_line(pool, num_sequences, lengths) for num_sequences in sequences)
     return Scaling(geometry.name, pool.name, pool.memory_bytes, lengths, lines)
 
 
-def _lengths_up_to(longest: int) -> tuple[int, ...]:
+def lengths_up_to(longest: int) -> tuple[int, ...]:
     """Lengths in steps that double with the length, and the longest itself."""
     lengths = {longest}
     base = SHORTEST

@@ -110,6 +110,10 @@ class AttentionSpec:
         tokens = self._tokens_reached(num_tokens)
         return ceil_div(tokens, self.block_size) - self.first_needed_token(num_tokens) // self.block_size
 
+    def tail_slots(self, num_tokens: int) -> int:
+        """Slots of the last block that stay empty when token number `num_tokens` is written."""
+        return -self._tokens_reached(num_tokens) % self.block_size
+
     def bytes_needed(self, num_tokens: int) -> int:
         """Bytes of what the last of `num_tokens` tokens attends to: the layer's raw need."""
         tokens = self._tokens_reached(num_tokens) - self.first_needed_token(num_tokens)
@@ -162,6 +166,10 @@ class MambaSpec:
     def blocks_held(self, num_tokens: int) -> int:
         """States of one request after `num_tokens` tokens: as many as it can ever hold by then."""
         return self.max_blocks(num_tokens, 0) if num_tokens else 0
+
+    def tail_slots(self, num_tokens: int) -> int:
+        """A state has no slots of tokens."""
+        return 0
 
     def bytes_needed(self, num_tokens: int) -> int:
         """One state as soon as there is a token."""

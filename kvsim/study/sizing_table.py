@@ -30,10 +30,11 @@ def sizing_table(sizing: Sizing, budget: KVBudget) -> RenderableType:
         for name, figure in rows:
             table.add_row(f"  {name}", *(figure(accounting) for accounting in accountings))
     return Group(
-        Text(f"{sizing.model}, {sizing.engine_name}, {_ranks(sizing)}", style="bold"),
+        Text(f"{sizing.model}, {sizing.engine_name}, {ranks_counted(sizing)}", style="bold"),
         Padding(table, (1, 0)),
-        *_formulas(sizing, budget),
-        *_remarks(sizing),
+        *(Text(line) for line in formulas(sizing, budget)),
+        *(Text(line, style="yellow") for line in remarks(sizing)),
+        Text(CLAIM, style="dim italic"),
     )
 
 
@@ -61,7 +62,7 @@ def _sections(sizing: Sizing) -> list[tuple[str, list[tuple[str, Figure]]]]:
                 ("capacity in tokens", lambda of: f"{of.capacity_tokens:,}"),
                 ("max concurrency", lambda of: f"{of.max_concurrency:.2f}"),
                 ("whole requests at their largest", lambda of: f"{of.whole_requests:,}"),
-                ("longest length", _longest),
+                ("longest length", lambda of: _length(of.longest_model_len)),
                 ("fits", lambda of: "yes" if of.fits else f"misses {_exact(of.missing_bytes)}"),
             ],
         ),
@@ -71,7 +72,11 @@ def _sections(sizing: Sizing) -> list[tuple[str, list[tuple[str, Figure]]]]:
                 ("raw", lambda of: format_bytes(of.raw_bytes)),
                 ("allocated", lambda of: format_bytes(of.allocated_bytes)),
                 ("slack", lambda of: f"{format_bytes(of.slack_bytes)} ({of.slack_share:.2%})"),
+                ("slots empty in a last block", lambda of: " and ".join(f"{slots:,}" for slots in of.tail_slots)),
+                ("of all memory", lambda of: f"{of.used_share:.2%}"),
                 ("fit together, once computed", lambda of: "yes" if of.sequences_fit else "no"),
+                ("most of such sequences", lambda of: f"{of.most_sequences:,}"),
+                ("longest of so many", lambda of: _length(of.longest_of_sequences)),
                 ("worst case at max_model_len", lambda of: format_bytes(of.provisioned_bytes)),
             ],
         ),
@@ -103,8 +108,8 @@ def _mix_rows(mix: MixAnswers) -> list[tuple[str, Figure]]:
     return rows
 
 
-def _longest(of: Accounting) -> str:
-    return "any" if of.longest_model_len is None else f"{of.longest_model_len:,}"
+def _length(num_tokens: int | None) -> str:
+    return "any" if num_tokens is None else f"{num_tokens:,}"
 
 
 def _exact(num_bytes: int | None) -> str:
@@ -114,19 +119,27 @@ def _exact(num_bytes: int | None) -> str:
     return f"{num_bytes:,} B" + (f"\n{format_bytes(num_bytes)}" if num_bytes > _KIB else "")
 
 
-def _ranks(sizing: Sizing) -> str:
+def ranks_counted(sizing: Sizing) -> str:
+    """Whose figures they are, where there are several ranks."""
     ranks = "1 rank" if sizing.num_ranks == 1 else f"the fullest of {sizing.num_ranks} ranks"
     replicas = "" if sizing.num_replicas == 1 else f", one of {sizing.num_replicas} replicas of attention"
     return ranks + replicas
 
 
-def _formulas(sizing: Sizing, budget: KVBudget) -> list[Text]:
+def formulas(sizing: Sizing, budget: KVBudget) -> list[str]:
+    """How the answers came about, a line each, with the numbers."""
     lines = [f"bytes per token = {sizing.formula}", f"budget = {budget.formula}"]
     if sizing.engine is not None:
-        lines += [f"{sizing.engine.name}: {formula}" for formula in sizing.engine.formulas]
-    else:
-        lines += sizing.ideal.formulas
-    return [Text(line) for line in lines]
+        return lines + [f"{sizing.engine.name}: {formula}" for formula in sizing.engine.formulas]
+    return [*lines, *sizing.ideal.formulas]
+
+
+def remarks(sizing: Sizing) -> list[str]:
+    """Every assumption, and why the engine's accounting is missing."""
+    lines = [_assumed(assumption) for assumption in sizing.assumptions]
+    if sizing.engine_refusal is not None:
+        lines.append(f"{sizing.engine_name}: {sizing.engine_refusal}")
+    return lines
 
 
 def _assumed(assumption: str) -> str:
@@ -135,11 +148,3 @@ def _assumed(assumption: str) -> str:
     return (
         f"Assumed: {value} of {name}, none being given" if assumption.endswith(_NOT_GIVEN) else f"Assumed: {assumption}"
     )
-
-
-def _remarks(sizing: Sizing) -> list[Text]:
-    remarks = [Text(_assumed(assumption), style="yellow") for assumption in sizing.assumptions]
-    if sizing.engine_refusal is not None:
-        remarks.append(Text(f"{sizing.engine_name}: {sizing.engine_refusal}", style="yellow"))
-    remarks.append(Text(CLAIM, style="dim italic"))
-    return remarks

@@ -157,6 +157,45 @@ def test_worst_case_stands_beside_the_mix():
     assert got.ideal.mix.mean_bytes_per_request == -(-130 * 32 // 3)
 
 
+def test_the_first_experiment():
+    """Twice the context and eight times the sequences are as many times the bytes; a length may miss its block."""
+
+    def bytes_of(num_tokens: int, num_sequences: int = 1, block_size: int = 16):
+        served = Deployment(block_size=block_size)
+        got = size(model("llama-3.1-8b"), 16 * GIB, served, num_tokens=num_tokens, num_sequences=num_sequences)
+        assert got.engine is not None
+        return got.engine
+
+    assert [bytes_of(tokens).raw_bytes for tokens in (8192, 16_384)] == [GIB, 2 * GIB]
+    assert bytes_of(8192, 8).raw_bytes == 8 * GIB
+    assert bytes_of(8192).tail_slots == (0,)
+    assert (bytes_of(8193).tail_slots, bytes_of(8193).slack_bytes) == ((15,), 15 * 131_072)
+    assert (bytes_of(8193, 8, 256).tail_slots, bytes_of(8193, 8, 256).slack_bytes) == ((255,), 8 * 255 * 131_072)
+    assert bytes_of(8192, 8).used_share == 0.5
+
+
+def test_where_sequences_stop_fitting():
+    """One block of 8,192 is held back: 15 of 8,192 tokens fit, and 16 of 8,176."""
+    got = size(model("llama-3.1-8b"), 16 * GIB, num_tokens=8192, num_sequences=16)
+    assert (got.ideal.most_sequences, got.ideal.longest_of_sequences, got.ideal.sequences_fit) == (16, 8192, True)
+    assert got.engine is not None
+    assert (got.engine.most_sequences, got.engine.longest_of_sequences, got.engine.sequences_fit) == (15, 8176, False)
+    for num_tokens, fits in ((8176, True), (8177, False)):
+        asked = size(model("llama-3.1-8b"), 16 * GIB, num_tokens=num_tokens, num_sequences=16)
+        assert asked.engine is not None
+        assert asked.engine.sequences_fit == fits
+
+
+def test_empty_slots_are_of_blocks_that_tokens_fill():
+    states_beside = size(model("jamba-v0.1"), 16 * GIB, num_tokens=1000)
+    assert states_beside.engine is not None
+    assert len(states_beside.engine.tokens_per_block) == 2
+    assert states_beside.engine.tail_slots == (-1000 % states_beside.engine.tokens_per_block[0],)
+    states_alone = size(model("rwkv-5-world-3b"), 16 * GIB, max_model_len=1000)
+    assert states_alone.engine is not None
+    assert (states_alone.engine.tail_slots, states_alone.engine.longest_of_sequences) == ((), None)
+
+
 def test_every_answer_is_plain_json_and_has_the_promised_keys():
     got = json.loads(json.dumps(size(TINY, 10_000, max_model_len=100).to_json()))
     promised = {
@@ -170,6 +209,10 @@ def test_every_answer_is_plain_json_and_has_the_promised_keys():
         "raw_bytes",
         "allocated_bytes",
         "slack_bytes",
+        "tail_slots",
+        "used_share",
+        "most_sequences",
+        "longest_of_sequences",
     }
     assert promised <= set(got["ideal"])
     assert promised <= set(got["engine"])

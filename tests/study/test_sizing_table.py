@@ -57,3 +57,14 @@ def test_layout_that_is_not_described_leaves_one_column_and_the_reason():
     lines = shown("deepseek-v4-flash")
     assert "ideal" in lines
     assert "vLLM 0.32.0: how an engine packs compressed caches beside others is not described" in lines
+
+
+def test_sequences_say_what_they_leave_empty_and_where_they_stop_fitting():
+    lines = shown("qwen2.5-32b", num_tokens=8193, num_sequences=2)
+    for line in (
+        "slots empty in a last block 0 15",
+        "of all memory 13.33% 13.36%",
+        "most of such sequences 14 14",
+        "longest of so many 61,440 61,424",
+    ):
+        assert line in lines
