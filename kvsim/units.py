@@ -77,6 +77,16 @@ def format_duration(nanoseconds: int | float) -> str:
     return _format(nanoseconds, units, "ns")
 
 
+def time_axis_unit(end_ns: int | float) -> str:
+    """The unit, of TIME_UNITS, for an axis of time from 0 to `end_ns`."""
+    return next((unit for unit in ("h", "min") if end_ns >= 3 * TIME_UNITS[unit]), "s")
+
+
+def byte_axis_unit(num_bytes: int) -> str:
+    """The unit, of BYTE_UNITS, for an axis from 0 to `num_bytes`."""
+    return next((unit for unit in ("TiB", "GiB", "MiB", "KiB") if num_bytes >= BYTE_UNITS[unit]), "B")
+
+
 def exact_duration(nanoseconds: int) -> str:
     """`nanoseconds` as parse_duration_ns reads them back, in the largest unit of which they are a whole number."""
     if not nanoseconds:

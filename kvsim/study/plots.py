@@ -20,7 +20,7 @@ from attrs import frozen
 from kvsim.engine.results import Results
 from kvsim.study.colours import COLOURS
 from kvsim.study.scenario import named_overrides
-from kvsim.units import BYTE_UNITS, TIME_UNITS
+from kvsim.units import BYTE_UNITS, TIME_UNITS, byte_axis_unit, time_axis_unit
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -30,7 +30,8 @@ Array = npt.NDArray[np.float64]
 
 _COLUMNS = 1200
 _LEGEND_COLUMNS, _INCHES_OF_A_LEGEND_COLUMN = 4, 3.2
-_MUCH_MORE = 4
+
+MUCH_MORE = 4
 """Times as many requests wait as run: beyond it they get an axis of their own."""
 
 _LEVELS = (
@@ -232,7 +233,7 @@ def plot_requests(results: Results, *, ax: "Axes | None" = None) -> "Axes":
     scale, time_unit = _time_scale(columns)
     most = {name: max(1.0, columns.mean[name].max()) for name in ("waiting", "running")}
     axes = {"waiting": ax, "running": ax}
-    if most["waiting"] > _MUCH_MORE * most["running"]:
+    if most["waiting"] > MUCH_MORE * most["running"]:
         axes["waiting"] = ax.twinx()
         axes["waiting"].set_ylabel("waiting (requests)", color=COLOURS["waiting"])
         ax.set_zorder(axes["waiting"].get_zorder() + 1)  # running stays in front
@@ -294,11 +295,10 @@ def _new_axes() -> "Axes":
 
 def _time_scale(columns: TimeColumns) -> tuple[float, str]:
     """Seconds per unit of the time axis, and the unit's name."""
-    end_ns = columns.times[-1] * 1e9
-    unit = next((unit for unit in ("h", "min") if end_ns >= 3 * TIME_UNITS[unit]), "s")
+    unit = time_axis_unit(columns.times[-1] * 1e9)
     return TIME_UNITS[unit] / 1e9, unit
 
 
 def _byte_scale(num_bytes: int) -> tuple[str, int]:
-    unit = next((unit for unit in ("TiB", "GiB", "MiB", "KiB") if num_bytes >= BYTE_UNITS[unit]), "B")
+    unit = byte_axis_unit(num_bytes)
     return unit, BYTE_UNITS[unit]

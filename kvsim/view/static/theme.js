@@ -1,0 +1,55 @@
+"use strict";
+// Gives charts the colours of the page: those of page.css, which are light, dark, or fit for print.
+
+(() => {
+  const VARIABLES = {
+    Axis: {
+      axis_label_text_color: "--text",
+      major_label_text_color: "--text",
+      axis_line_color: "--faint",
+      major_tick_line_color: "--faint",
+      minor_tick_line_color: "--line",
+    },
+    Grid: { grid_line_color: "--line" },
+    Legend: { label_text_color: "--text", title_text_color: "--text", background_fill_color: "--card", border_line_color: "--line" },
+    Title: { text_color: "--text" },
+  };
+  const documents = new Set();
+
+  // A tag {theme: {property: variable}} says it for any other model. Tags come as maps or as plain objects.
+  function tagged(model) {
+    const themes = model.tags.map((tag) => (tag instanceof Map ? tag.get("theme") : tag?.theme)).filter(Boolean);
+    return Object.assign({}, ...themes.map((theme) => (theme instanceof Map ? Object.fromEntries(theme) : theme)));
+  }
+
+  function colour(document_, style) {
+    const models = new Set(document_.roots().flatMap((root) => [...root.references()]));
+    for (const model of models) {
+      const kinds = Object.keys(VARIABLES).filter((kind) => model.type.endsWith(kind));
+      const wanted = Object.entries(Object.assign({}, ...kinds.map((kind) => VARIABLES[kind]), tagged(model)));
+      // What is null is not drawn, and stays so.
+      const drawn = wanted.filter(([name]) => name in model.properties && model[name] !== null);
+      const values = drawn
+        .map(([name, variable]) => [name, style.getPropertyValue(variable).trim()])
+        .filter(([, value]) => value);
+      // What a reader's page looks like is of no concern to a server.
+      if (values.length) model.setv(Object.fromEntries(values), { sync: false });
+    }
+  }
+
+  function colourAll() {
+    const style = getComputedStyle(document.documentElement);
+    for (const document_ of documents) colour(document_, style);
+  }
+
+  // The charts of a Bokeh document, now and whenever the page changes its colours. To be called again for new charts.
+  window.kvsimTheme = (document_) => {
+    if (!documents.size) {
+      for (const query of ["(prefers-color-scheme: dark)", "print"]) {
+        matchMedia(query).addEventListener("change", colourAll);
+      }
+    }
+    documents.add(document_);
+    colour(document_, getComputedStyle(document.documentElement));
+  };
+})();
