@@ -12,6 +12,7 @@ from typing import Annotated
 import typer
 
 from kvsim import __version__
+from kvsim.cli_app import mount as mount_app
 from kvsim.cli_compare import mount as mount_compare
 from kvsim.cli_sweep import mount as mount_sweep
 from kvsim.cli_trace import mount as mount_trace
@@ -28,6 +29,7 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
     rich_markup_mode="markdown",
 )
+mount_app(app)
 mount_compare(app)
 mount_sweep(app)
 mount_trace(app)

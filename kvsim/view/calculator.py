@@ -1,0 +1,258 @@
+"""The tab that answers what fits as somebody turns knobs: `kvsim size`, with sliders."""
+
+import base64
+import binascii
+from bisect import bisect_right
+from collections.abc import Callable, Mapping
+from hashlib import sha256
+from typing import Any
+
+from bokeh.model import Model
+
+from kvsim.errors import KvsimError, ModelError
+from kvsim.model.catalogue import catalogue
+from kvsim.model.engines import ENGINES
+from kvsim.model.formats import FORMATS, PACKED_LATENT_BYTES
+from kvsim.model.geometry import ModelGeometry, is_uniform
+from kvsim.model.hf_config import geometry_from_json
+from kvsim.model.scaling import lengths_up_to
+from kvsim.model.sizing import CLAIM
+from kvsim.rules import shown
+from kvsim.view.calculator_chart import ContextChart
+from kvsim.view.calculator_fields import (
+    DEFAULTS,
+    NUMBERS,
+    OF_SOURCE,
+    Answer,
+    Calculations,
+    FieldsRefused,
+    whole_number,
+)
+from kvsim.view.calculator_words import page_of
+from kvsim.view.channel import Channel, Touch
+
+MAX_UPLOAD_BYTES = 2**20
+"""A model config takes kilobytes. The page says this bound, and does not send what is larger."""
+
+MAX_FIELD = 200
+"""Characters of a field that are looked at; more is no setting."""
+
+LONGEST = 2**20
+"""Right end of the slider of lengths where nothing names a longest one."""
+
+MANY_SEQUENCES = tuple(sorted({2**power * part // 2 for power in range(13) for part in (2, 3)}))
+BLOCK_SIZES = tuple(2**power for power in range(10))
+BUDGETS_GIB = (1, 2, 3, 4, 6, 8, 10, 12, 16, 20, 24, 30, 32, 40, 48, 60, 64, 80, 96, 120, 128, 160, 192, 256, 320, 384,
+               512, 640, 768, 1024)  # fmt: skip
+
+PRESSES: dict[str, Callable[[Answer], dict[str, int]]] = {
+    "start": lambda _: {"num_tokens": 8192, "num_sequences": 1, "block_size": 16},
+    "twice_the_context": lambda answer: {"num_tokens": answer.sizing.num_tokens * 2},
+    "eight_times_the_sequences": lambda answer: {"num_sequences": answer.sizing.num_sequences * 8},
+    "one_more_token": lambda answer: {"num_tokens": answer.sizing.num_tokens + 1},
+    "blocks_of_16": lambda _: {"block_size": 16},
+    "blocks_of_256": lambda _: {"block_size": 256},
+}
+"""Buttons of the page, and the fields that each one sets from the figures that are shown."""
+
+
+class Calculator:
+    """A tab of the app: holds what is in the fields, and shows the answer or what is wrong beside them."""
+
+    name = "calculator"
+    title = "Calculator"
+    max_upload_bytes = MAX_UPLOAD_BYTES
+    claim = CLAIM
+    models = tuple(sorted(catalogue()))
+    kv_dtypes = (*FORMATS, *PACKED_LATENT_BYTES)
+    engines = tuple(ENGINES)
+
+    def __init__(self) -> None:
+        self.on_state: Callable[[], None] | None = None
+        self._calculations = Calculations()
+        self._channel = Channel(name=self.name)
+        self._chart = ContextChart()
+        self._fields = dict(DEFAULTS)
+        self._config: ModelGeometry | None = None
+        self._note = ""
+        self._problems: Mapping[str, str] = {}
+        self._file_problem: str | None = None
+        self._max_model_len: int | None = None
+        self._shown_fields = self._fields
+        self._answer = self._calculations.answer(self._fields)
+        self._before: Answer | None = None
+        self._in_hand: str | None = None
+        """The field that is being changed: all of a drag, or of typing, is one change."""
+        self._channel.when_touched(self._touched)
+        self._show()
+
+    def roots(self) -> dict[str, Model]:
+        return {"channel": self._channel, "chart": self._chart.figure}
+
+    def state(self) -> dict[str, str]:
+        """The fields of the figures that are shown, but for those at their defaults or of no account."""
+        source = self._shown_fields["source"]
+        idle = {name for other, names in OF_SOURCE.items() if other != source for name in names}
+        return {
+            name: value for name, value in self._shown_fields.items() if value != DEFAULTS[name] and name not in idle
+        }
+
+    def restore(self, state: Mapping[str, str]) -> None:
+        """Fill in the fields of an address; what cannot be used is said, and the defaults are shown."""
+        self._fields = DEFAULTS | {name: value[:MAX_FIELD] for name, value in state.items() if name in DEFAULTS}
+        self._recount()
+        said = [f"{shown(name)} is no setting here" for name in state if name not in DEFAULTS]
+        said += self._problems.values()
+        if said:
+            more = f", and {len(said) - 2:,} more" if len(said) > 2 else ""
+            self._note = f"This address cannot be followed in all: {'; '.join(said[:2])}{more}"
+        self._before = None
+        self._show()
+
+    def _touched(self, touch: Touch) -> None:
+        self._note, self._file_problem = "", None
+        if touch.kind == "pressed" and touch.name in PRESSES:
+            changes = PRESSES[touch.name](self._answer)
+            self._change(touch.name, {name: str(number) for name, number in changes.items()})
+        elif touch.kind == "slid" and touch.name in (ticks := self._ticks()):
+            places = dict(enumerate(ticks[touch.name]))
+            place = int(touch.value) if touch.value and touch.value.isdecimal() and len(touch.value) < 6 else None
+            if place in places:
+                self._change(touch.name, {touch.name: places[place]})
+        elif touch.kind == "file":
+            self._read_config(touch)
+        elif touch.kind in ("typed", "set") and touch.name in DEFAULTS and touch.value is not None:
+            other_source = {"max_model_len": ""} if touch.name == "source" else {}
+            self._change(touch.name, {touch.name: touch.value[:MAX_FIELD], **other_source})
+        if touch.kind not in ("typed", "slid"):
+            self._in_hand = None
+        self._show()
+
+    def _change(self, what: str, fields: Mapping[str, str]) -> None:
+        """Put something into fields, and compare with what stood there before it was begun to be changed."""
+        before = self._answer
+        self._fields = {**self._fields, **fields}
+        self._recount()
+        if self._in_hand != what and self._answer is not before:
+            self._before = before
+            self._in_hand = what
+
+    def _recount(self) -> None:
+        """Answer the fields; if that cannot be done the last answer stays."""
+        try:
+            answer = self._calculations.answer(self._fields, self._config)
+        except FieldsRefused as refused:
+            self._problems, self._max_model_len = refused.problems, refused.max_model_len
+        else:
+            self._problems, self._max_model_len = {}, answer.geometry.max_model_len
+            self._answer, self._shown_fields = answer, self._fields
+        if self.on_state is not None:
+            self.on_state()
+
+    def _read_config(self, touch: Touch) -> None:
+        """Take a chosen config.json: typed in where its layers are alike, since an address can carry that."""
+        name = touch.file_name[:MAX_FIELD] or "config.json"
+        try:
+            content = _content(name, touch.value)
+            geometry = geometry_from_json(content, name)
+        except KvsimError as error:
+            self._file_problem = str(error)
+            return
+        if is_uniform(geometry) and not geometry.assumptions:
+            self._note = f"{name}: its layers are all alike, so they stand in the fields and in the address"
+            self._change("config", _typed(geometry))
+            return
+        digest = sha256(content).hexdigest()[:16]
+        expected = self._fields["sha256"]
+        self._config = geometry
+        self._change("config", {"source": "config", "config": name, "sha256": digest})
+        if expected and expected != digest:
+            self._note = f"{name}: not the file of the address, whose SHA-256 began with {shown(expected)}"
+
+    def _ticks(self) -> dict[str, tuple[str, ...]]:
+        """What each slider can be put to."""
+        try:
+            longest = whole_number(self._fields["max_model_len"])
+        except ValueError:
+            longest = 0
+        if not 1 <= longest <= 10**9:
+            longest = self._max_model_len or LONGEST
+        return {
+            "num_tokens": tuple(map(str, lengths_up_to(longest))),
+            "num_sequences": tuple(map(str, MANY_SEQUENCES)),
+            "block_size": tuple(map(str, BLOCK_SIZES)),
+            "budget": tuple(f"{size} GiB" for size in BUDGETS_GIB),
+        }
+
+    def _positions(self) -> dict[str, dict[str, Any]]:
+        """Where the sliders stand: at what is in the field, or the next smaller."""
+        answer, positions = self._answer, {}
+        served = {
+            "num_tokens": answer.sizing.num_tokens,
+            "num_sequences": answer.sizing.num_sequences,
+            "block_size": whole_number(self._shown_fields["block_size"]),
+        }
+        ticks = self._ticks()
+        for name, value in served.items():
+            at = bisect_right([int(tick) for tick in ticks[name]], value) - 1
+            positions[name] = {"max": len(ticks[name]) - 1, "at": max(0, at), "says": f"{value:,}"}
+        at = bisect_right([size * 2**30 for size in BUDGETS_GIB], answer.budget.kv_bytes) - 1
+        positions["budget"] = {"max": len(BUDGETS_GIB) - 1, "at": max(0, at), "says": self._shown_fields["budget"]}
+        return positions
+
+    def _show(self) -> None:
+        page = page_of(self._answer, self._before)
+        self._chart.show(self._answer)
+        self._channel.show(
+            {
+                "fields": {name: _grouped(name, value) for name, value in self._fields.items()},
+                "sliders": self._positions(),
+                "wrong": {**self._problems, **({"config": self._file_problem} if self._file_problem else {})},
+                "texts": {**page["texts"], "note": self._note},
+                "widths": page["widths"],
+                "marks": {
+                    **page["marks"],
+                    "earlier": bool(self._problems),
+                    **{f"from_{source}": self._fields["source"] == source for source in OF_SOURCE},
+                },
+            }
+        )
+
+
+def _content(name: str, encoded: str | None) -> bytes:
+    """The bytes of a file that comes as base64; None stands for one that was too large to be sent."""
+    rule = f"{name}: a config must be at most {MAX_UPLOAD_BYTES:,} bytes"
+    if encoded is None:
+        raise ModelError(f"{rule}, and this file is larger")
+    try:
+        content = base64.b64decode(encoded, validate=True)
+    except (binascii.Error, ValueError):
+        raise ModelError(f"{name}: did not arrive whole, choose it again") from None
+    if len(content) > MAX_UPLOAD_BYTES:
+        raise ModelError(f"{rule}, got {len(content):,}")
+    return content
+
+
+def _typed(geometry: ModelGeometry) -> dict[str, str]:
+    """The fields that make the same layers."""
+    layer = geometry.layers[0]
+    numbers = {
+        "num_layers": len(geometry.layers),
+        "num_kv_heads": layer.num_kv_heads,
+        "k_dim": layer.k_dim,
+        "v_dim": layer.v_dim,
+        "window": layer.window,
+        "num_query_heads": geometry.num_query_heads,
+        "max_model_len": geometry.max_model_len,
+    }
+    return {"source": "typed"} | {name: "" if number is None else str(number) for name, number in numbers.items()}
+
+
+def _grouped(name: str, value: str) -> str:
+    """A number as people read it: 8,192. What is none stays as it was typed."""
+    if name not in NUMBERS:
+        return value
+    try:
+        return f"{whole_number(value):,}"
+    except ValueError:
+        return value
