@@ -231,7 +231,7 @@ def _table_key(parts: list[str], lists: dict[str, int], *, is_list: bool) -> str
 
 def _heading(text: str) -> str:
     """The comment that the text begins with, if an empty line sets it apart."""
-    lines = []
+    lines: list[str] = []
     for line in text.lstrip().splitlines():
         if not line.strip():
             return "\n".join(lines)

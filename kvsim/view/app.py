@@ -15,6 +15,7 @@ from markupsafe import Markup
 from kvsim import __version__
 from kvsim.rules import shown
 from kvsim.view.calculator import Calculator
+from kvsim.view.scenario_tab import ScenarioTab
 
 TITLE = "kvsim"
 
@@ -43,7 +44,7 @@ class Tab(Protocol):
         """Show what an address says; the tab itself says what of it cannot be shown."""
 
 
-TABS: tuple[Callable[[Path], Tab], ...] = (lambda folder: Calculator(),)
+TABS: tuple[Callable[[Path], Tab], ...] = (lambda folder: Calculator(), ScenarioTab)
 """What makes each tab, in their order, from the folder that the app was started in."""
 
 

@@ -25,7 +25,7 @@ READY_MADE = "ready-made"
 """Stands for a scenario that is in no file; no file that ends in .toml is called so."""
 
 READY_MADE_TEXT = """\
-# A scenario to begin with: chat traffic for an 8B-class model. Save it as scenario.toml to run it from the command line.
+# A scenario to begin with: chat traffic for an 8B-class model.
 
 question = "How much of 4 GiB for KV does chat traffic need, and how much of it is waste?"
 seed = 1

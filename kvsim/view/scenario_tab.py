@@ -18,6 +18,7 @@ from bokeh.model import DataModel, Model
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
 from kvsim.engine.results import CLAIM, Results
+from kvsim.engine.tables import MemoryShape
 from kvsim.errors import KvsimError, ScenarioError
 from kvsim.rules import shown
 from kvsim.study.results_table import sections
@@ -26,7 +27,7 @@ from kvsim.units import format_duration
 from kvsim.view.block_chart import BlockChart
 from kvsim.view.draft import MOST_BYTES, READY_MADE, Draft, Problem, scenario_files
 from kvsim.view.live_run import MOST_ROWS_TOLD, Ended, LiveRun, Refused, Seen
-from kvsim.view.over_time import OverTime
+from kvsim.view.over_time import SCRIPTS, OverTime
 
 MOST_OF_ADDRESS = 6_000
 """Characters that the text of a scenario may take of an address, compressed."""
@@ -52,6 +53,7 @@ class ScenarioTab:
 
     name = "scenario"
     title = "Run a scenario"
+    scripts = (*SCRIPTS, "scenario.js")
     most_bytes = MOST_BYTES
 
     def __init__(self, folder: Path) -> None:
@@ -194,7 +196,7 @@ class ScenarioTab:
         except ScenarioError:
             return
         self.close()
-        self._page.results = ""
+        self._page.update(results="")
         self._has_charts = False
         self._ran = (self._draft.file, self._draft.text)
         self._run = LiveRun(scenario, self._await_news)
@@ -232,13 +234,13 @@ class ScenarioTab:
         if isinstance(latest, Seen):
             self._has_charts = True
             self._over_time.show(latest.shape, latest.timeline, latest.pressure, MOST_ROWS_TOLD)
-            self._blocks.show([latest.blocks], latest.shape.token_bytes)
+            self._blocks.show([latest.blocks], _slot_bytes(latest.shape))
         elif isinstance(latest, Ended):
             self._has_charts = True
             results = latest.results
             self._over_time.show(results.shape, results.timeline, results.pressure)
-            self._blocks.show(latest.maps, results.shape.token_bytes)
-            self._page.results = _figures(results)
+            self._blocks.show(latest.maps, _slot_bytes(results.shape))
+            self._page.update(results=_figures(results))
         elif isinstance(latest, Refused):
             self._trouble = latest.problems
             self._show_draft()
@@ -248,7 +250,8 @@ class ScenarioTab:
 
     def _show_form(self) -> None:
         self._show_draft()
-        self._page.form = _TEMPLATES.get_template("scenario_fields.html").render(groups=self._groups())
+        form = _TEMPLATES.get_template("scenario_fields.html").render(groups=self._groups())
+        self._page.update(form=form)
 
     def _groups(self) -> list[dict[str, Any]]:
         """Tables with their fields, as they are numbered in the page."""
@@ -262,32 +265,36 @@ class ScenarioTab:
                 {"number": number, "key": field.key, "name": field.name, "typed": typed, "help": field.help}
             )
         return [
-            {"number": number, "title": table.key or "The question", "help": table.help, "boxes": boxes.pop(table.key, [])}
+            {
+                "number": number,
+                "title": table.key or "The question",
+                "help": table.help,
+                "boxes": boxes.pop(table.key, []),
+            }
             for number, table in enumerate(text.tables)
         ]
 
     def _show_draft(self) -> None:
         draft = self._draft
         labels = {READY_MADE: "a scenario to begin with", **{name: name for name in self._files}}
-        self._page.draft = json.dumps(
-            {
-                "files": list(labels.items()),
-                "file": draft.file,
-                "mode": self._mode,
-                "text": draft.text,
-                "name": draft.name_to_save,
-                "command": draft.command,
-                "problems": self._placed([*draft.problems(), *draft.placed(self._trouble)]),
-            }
-        )
+        page = {
+            "files": list(labels.items()),
+            "file": draft.file,
+            "mode": self._mode,
+            "text": draft.text,
+            "name": draft.name_to_save,
+            "command": draft.command,
+            "problems": self._placed([*draft.problems(), *draft.placed(self._trouble)]),
+        }
+        self._page.update(draft=json.dumps(page))
 
     def _placed(self, problems: list[Problem]) -> dict[str, Any]:
         """By the id of the field or table; those that belong nowhere; and all, for the text."""
         text = self._draft.fields
         fields = {} if text is None else {field.key: f"f{number}" for number, field in enumerate(text.fields)}
         tables = {} if text is None else {table.key: f"t{number}" for number, table in enumerate(text.tables)}
-        beside = defaultdict(list)
-        loose = []
+        beside: defaultdict[str, list[str]] = defaultdict(list)
+        loose: list[str] = []
         for problem in problems:
             place = fields.get(problem.place.field or "") or tables.get(problem.place.table or " ")
             (loose if place is None else beside[place]).append(problem.sentence)
@@ -297,16 +304,20 @@ class ScenarioTab:
     def _show_run(self) -> None:
         run = self._run
         seen = run.latest if run is not None and isinstance(run.latest, Seen) else None
-        self._page.run = json.dumps(
-            {
-                "can_run": not self._is_running and not self._draft.problems(),
-                "can_stop": self._is_running,
-                "num_ended": seen.num_ended if seen else 0,
-                "num_requests": seen.num_requests if seen else None,
-                "status": _status(run),
-                "has_charts": self._has_charts,
-            }
-        )
+        page = {
+            "can_run": not self._is_running and not self._draft.problems(),
+            "can_stop": self._is_running,
+            "num_ended": seen.num_ended if seen else 0,
+            "num_requests": seen.num_requests if seen else None,
+            "status": _status(run),
+            "has_charts": self._has_charts,
+        }
+        self._page.update(run=json.dumps(page))
+
+
+def _slot_bytes(shape: MemoryShape) -> int:
+    """What a token takes in a block."""
+    return shape.block_bytes // shape.block_size
 
 
 def _status(run: LiveRun | None) -> str:
@@ -344,7 +355,9 @@ def _read(said: str) -> dict[str, str]:
     if not isinstance(message, dict):
         return {}
     # Half of a surrogate pair is no text that could be written anywhere.
-    return {name: value.encode("utf-8", "replace").decode() for name, value in message.items() if isinstance(value, str)}
+    return {
+        name: value.encode("utf-8", "replace").decode() for name, value in message.items() if isinstance(value, str)
+    }
 
 
 def _packed(text: str) -> str:
