@@ -89,7 +89,7 @@ def run(
     out: Annotated[
         Path | None,
         typer.Option(
-            help="Folder for summary.json, timeline.parquet, requests.parquet, pressure.parquet and memory.png."
+            help="Folder for summary.json, memory.png, and timeline, requests, pressure and blocks as .parquet."
         ),
     ] = None,
     set_: Annotated[
@@ -113,6 +113,7 @@ def run(
     - `kvsim run scenarios/quick_start.toml --json`
     """
     from kvsim.engine.tables import NoTables
+    from kvsim.study.block_maps import BlockMaps
     from kvsim.study.files import TablesInFiles, remove_other_results, staged, summary_json, tables_of, write_results
     from kvsim.study.run import simulate
     from kvsim.study.scenario import load_scenario
@@ -121,10 +122,18 @@ def run(
     loaded = load_scenario(scenario, overrides)
     with staged(out) if out else nullcontext() as folder:
         tables = TablesInFiles(folder, tables_of(loaded.study.write)) if folder is not None else NoTables()
+        maps = BlockMaps() if folder is not None and "blocks" in loaded.study.write else None
         with progress_bar("simulating requests") as on_progress:
-            results = simulate(loaded, tables=tables, check=check, on_progress=on_progress)
+            results = simulate(
+                loaded,
+                tables=tables,
+                check=check,
+                on_progress=on_progress,
+                moments=() if maps is None else maps.moments(),
+                on_moment=None if maps is None else maps.add,
+            )
         if folder is not None:
-            write_results(results, folder, loaded.study.write)
+            write_results(results, folder, loaded.study.write, maps)
     if out is not None:
         remove_other_results(out, loaded.study.write)
         print(f"wrote {out}", file=sys.stderr)

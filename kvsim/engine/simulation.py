@@ -53,9 +53,9 @@ class Simulation:
 
     `fast_forward` takes windows of decode steps at once, else step follows step. `check` recounts all invariants
     after every step. `on_step` sees every step as it is decided and `on_outputs` what its end brought, with the
-    time. `on_moment` is shown memory at each of the `moments`, times in ascending order. So many as `rows_at_once` are
-    enough to be taken out of the recorder. After `run`, `stalled` says which request blocks the engine for ever and
-    why, or is None.
+    time. `on_moment` is shown memory at each of the `moments`, times in ascending order, up to the end. So many rows as
+    `rows_at_once` are enough to be taken out of the recorder. After `run`, `stalled` says which request blocks the
+    engine for ever and why, or is None.
     """
 
     def __init__(
@@ -332,8 +332,11 @@ class Simulation:
 
     def _at_moment(self, _alarm: simpy.Event) -> None:
         assert self._on_moment is not None, "somebody asked for it"
-        self._on_moment(self.block_map())
-        self._await_moment()
+        is_over = self._env.peek() == simpy.core.Infinity
+        if not is_over or self.now <= self.recorder.timeline.end_ns:
+            self._on_moment(self.block_map())
+        if not is_over:
+            self._await_moment()
 
     # departures before the end
 

@@ -22,6 +22,7 @@ from kvsim.engine.totals import Totals
 from kvsim.engine.unshared import UnsharedTotals
 from kvsim.errors import OutputError
 from kvsim.rules import shown
+from kvsim.study.block_maps import BlockMaps
 from kvsim.study.parquet_stream import ParquetStream
 from kvsim.study.plots import save_memory_plot
 
@@ -30,6 +31,7 @@ FILES: dict[str, str] = {
     "timeline": "timeline.parquet",
     "requests": "requests.parquet",
     "pressure": "pressure.parquet",
+    "blocks": "blocks.parquet",
     "plot": "memory.png",
 }
 """What a run writes, by the names that a scenario gives them."""
@@ -175,12 +177,19 @@ def tables_of(files: tuple[str, ...]) -> list[TableName]:
     return [name for name in SCHEMAS if name in files or (name == "timeline" and "plot" in files)]
 
 
-def write_results(results: Results, directory: Path, files: tuple[str, ...]) -> None:
-    """Write those of FILES that are named, into the folder where the tables are. Equal results give equal bytes."""
+def write_results(
+    results: Results, directory: Path, files: tuple[str, ...], block_maps: BlockMaps | None = None
+) -> None:
+    """Write those of FILES that are named, into the folder where the tables are. Equal results give equal bytes.
+
+    Blocks are written only where `block_maps` were made while it ran.
+    """
     if "summary" in files:
         (directory / FILES["summary"]).write_text(summary_json(results), encoding="utf-8")
     if "plot" in files:
         save_memory_plot(results, directory / FILES["plot"])
+    if "blocks" in files and block_maps is not None:
+        block_maps.write(directory / FILES["blocks"])
     if "timeline" not in files:
         (directory / FILES["timeline"]).unlink(missing_ok=True)
 
@@ -191,7 +200,7 @@ def summary_json(results: Results) -> str:
 
 def read_results(directory: Path) -> Results:
     """The results that a run wrote to a folder; raises OutputError where one of its files is missing or broken."""
-    written = {"overrides": [], **_read_summary(directory / FILES["summary"])}
+    written = {"overrides": [], "scenario_text": "", "files": {}, **_read_summary(directory / FILES["summary"])}
     try:
         pool, metrics = written["pool"], written["metrics"]
         if not all(isinstance(override, str) for override in written["overrides"]):
@@ -229,7 +238,7 @@ def read_results(directory: Path) -> Results:
     return results
 
 
-DESCRIPTION = ("question", "overrides", "seed", "versions", "scenario", "geometry", "pool")
+DESCRIPTION = ("question", "overrides", "seed", "versions", "scenario", "scenario_text", "files", "geometry", "pool")
 """The parts of a summary that say what was put in."""
 
 

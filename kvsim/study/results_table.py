@@ -12,7 +12,8 @@ from rich.text import Text
 from kvsim.engine.results import CLAIM, Results
 from kvsim.memory.extents import DEFAULT_PLACEMENT
 from kvsim.study.scenario import named_overrides
-from kvsim.units import format_bytes, format_duration
+from kvsim.study.written import written_bytes, written_number, written_share, written_time
+from kvsim.units import format_bytes
 
 
 class Row(NamedTuple):
@@ -123,8 +124,8 @@ def _memory_rows(results: Results) -> list[Row]:
     levels = [
         Row(
             level.replace("_", " "),
-            _bytes(metrics[f"{level}_mean_bytes"]),
-            _bytes(metrics[f"{level}_peak_bytes"]),
+            written_bytes(metrics[f"{level}_mean_bytes"]),
+            written_bytes(metrics[f"{level}_peak_bytes"]),
             meaning,
         )
         for level, meaning in meanings.items()
@@ -133,18 +134,24 @@ def _memory_rows(results: Results) -> list[Row]:
     return [
         *levels,
         *_output_rows(results),
-        Row("pool used", _share(metrics["pool_used_mean"]), _share(metrics["pool_used_peak"]), "allocated / pool"),
+        Row(
+            "pool used",
+            written_share(metrics["pool_used_mean"]),
+            written_share(metrics["pool_used_peak"]),
+            "allocated / pool",
+        ),
         Row(
             "utilization",
-            _share(metrics["utilization"]),
+            written_share(metrics["utilization"]),
             "",
-            f"live / allocated; {_share(metrics['utilization_at_peak'])} when most is allocated",
+            f"live / allocated; {written_share(metrics['utilization_at_peak'])} when most is allocated",
         ),
         Row(
             "fragmentation",
-            _share(metrics["slack_share"]),
+            written_share(metrics["slack_share"]),
             "",
-            f"slack / allocated{_split(metrics)}; {_share(metrics['slack_share_at_peak'])} when most is allocated",
+            f"slack / allocated{_split(metrics)}; "
+            f"{written_share(metrics['slack_share_at_peak'])} when most is allocated",
         ),
     ]
 
@@ -153,7 +160,7 @@ def _split(metrics: Mapping[str, int | float | None]) -> str:
     """Slack by its kinds, where memory is reserved."""
     if not metrics["reserved_peak_bytes"] and not metrics["unused_peak_bytes"]:
         return ""
-    return f": reserved {_share(metrics['reserved_share'])}, unused {_share(metrics['unused_share'])}"
+    return f": reserved {written_share(metrics['reserved_share'])}, unused {written_share(metrics['unused_share'])}"
 
 
 def _output_rows(results: Results) -> list[Row]:
@@ -166,13 +173,13 @@ def _output_rows(results: Results) -> list[Row]:
     return [
         Row(
             "without sharing",
-            _bytes(metrics["sample_unshared_mean_bytes"]),
-            _bytes(metrics["sample_unshared_peak_bytes"]),
+            written_bytes(metrics["sample_unshared_mean_bytes"]),
+            written_bytes(metrics["sample_unshared_peak_bytes"]),
             f"blocks if every output had its own; at most {most[1]:,}, and {most[0]:,} with sharing",
         ),
         Row(
             "saved by sharing",
-            _share(metrics["sample_saved_share"]),
+            written_share(metrics["sample_saved_share"]),
             "",
             f"of the blocks without it; blocks copied: {metrics['sample_copies']:,}",
         ),
@@ -198,7 +205,7 @@ def _request_rows(results: Results) -> list[Row]:
         _counted(
             "refused",
             metrics["refused"],
-            f"by memory at the head of the queue, which it blocked for {_time(metrics['blocked_ns'])} in all",
+            f"by memory at the head of the queue, which it blocked for {written_time(metrics['blocked_ns'])} in all",
         ),
         _counted("timed out", metrics["timed_out"], "waited too long for admission"),
         _counted("aborted", metrics["aborted"], "their clients hung up"),
@@ -212,23 +219,27 @@ def _request_rows(results: Results) -> list[Row]:
         _counted(
             "swapped",
             metrics["swaps"],
-            f"times, {_bytes(metrics['swapped_out_bytes'])} out and {_bytes(metrics['swapped_in_bytes'])} back in; "
-            f"computed again as the host was full: {metrics['swap_fallbacks']:,} times",
+            f"times, {written_bytes(metrics['swapped_out_bytes'])} out and "
+            f"{written_bytes(metrics['swapped_in_bytes'])} back in; computed again as the host was full: {metrics['swap_fallbacks']:,} times",
         ),
         Row(
             "prefix hits",
-            _share(metrics["hit_share"]),
+            written_share(metrics["hit_share"]),
             "",
             f"of prompt tokens at first admission: {metrics['hit_tokens']:,} tokens",
         ),
         Row(
             "waiting time",
-            _time(metrics["waited_mean_ns"]),
-            _time(metrics["waited_max_ns"]),
-            f"of the admitted; median {_time(metrics['waited_p50_ns'])}, 99 % {_time(metrics['waited_p99_ns'])}",
+            written_time(metrics["waited_mean_ns"]),
+            written_time(metrics["waited_max_ns"]),
+            f"of the admitted; median {written_time(metrics['waited_p50_ns'])}, "
+            f"99 % {written_time(metrics['waited_p99_ns'])}",
         ),
         Row(
-            "queue", _number(metrics["waiting_mean"]), f"{metrics['waiting_peak']:,}", "waiting at once, mean and most"
+            "queue",
+            written_number(metrics["waiting_mean"]),
+            f"{metrics['waiting_peak']:,}",
+            "waiting at once, mean and most",
         ),
         Row(
             "held back",
@@ -238,11 +249,11 @@ def _request_rows(results: Results) -> list[Row]:
         ),
         Row(
             "batched",
-            _number(metrics["batched_mean"]),
+            written_number(metrics["batched_mean"]),
             f"{metrics['running_peak']:,}",
             "running at once, while any run",
         ),
-        Row("simulated", _time(metrics["duration_ns"]), "", f"{metrics['steps']:,} engine steps"),
+        Row("simulated", written_time(metrics["duration_ns"]), "", f"{metrics['steps']:,} engine steps"),
     ]
     rare = {"cut", "aborted", "unfinished"}
     if not metrics["swap_fallbacks"]:
@@ -252,7 +263,7 @@ def _request_rows(results: Results) -> list[Row]:
 
 def _moves(metrics: Mapping[str, int | float | None]) -> list[Row]:
     moved = metrics["moved_bytes"]
-    return [Row("moved", _bytes(moved), "", "copied for requests that outgrew their extent")] if moved else []
+    return [Row("moved", written_bytes(moved), "", "copied for requests that outgrew their extent")] if moved else []
 
 
 def _held_back(results: Results) -> dict[str, int]:
@@ -273,22 +284,6 @@ def _remarks(results: Results) -> list[Text]:
         remarks.append(Text(f"Stopped: {results.stalled}", style="bold red"))
     remarks.append(Text(CLAIM, style="dim italic"))
     return remarks
-
-
-def _bytes(value: int | float | None) -> str:
-    return "-" if value is None else format_bytes(round(value))
-
-
-def _time(nanoseconds: int | float | None) -> str:
-    return "-" if nanoseconds is None else format_duration(nanoseconds)
-
-
-def _share(value: int | float | None) -> str:
-    return "-" if value is None else f"{value:.2%}"
-
-
-def _number(value: int | float | None) -> str:
-    return "-" if value is None else f"{value:,.1f}"
 
 
 def _counted(name: str, count: int | float | None, meaning: str) -> Row:

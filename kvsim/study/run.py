@@ -19,9 +19,10 @@ from kvsim.errors import ScenarioError
 from kvsim.memory.block_map import BlockMap
 from kvsim.memory.samples import SampleAllocator
 from kvsim.rules import Contradiction
+from kvsim.study.input_files import input_files
 from kvsim.study.notes import notes_on_rows, notes_on_swap
 from kvsim.study.plan import Plan, plan
-from kvsim.study.scenario import Scenario, scenario_dict
+from kvsim.study.scenario import Scenario, scenario_dict, scenario_text
 from kvsim.study.schedulers import scheduler_of
 from kvsim.workload.outputs import SampleTraffic, sample_requests
 from kvsim.workload.request import Request
@@ -198,6 +199,8 @@ def _describe(scenario: Scenario, planned: Plan) -> dict[str, Any]:
             **{package: version(package) for package in ("numpy", "polars", "simpy")},
         },
         "scenario": scenario_dict(scenario),
+        "scenario_text": scenario_text(scenario),
+        "files": input_files([scenario]),
         "geometry": {
             "name": planned.geometry.name,
             "kv_dtype": scenario.model.kv_dtype,

@@ -15,8 +15,9 @@ from kvsim.model.geometry import KVDtype
 from kvsim.rules import BYTES, Consistent, at_least, between, not_blank, one_of, shown, token_count
 from kvsim.study.outputs import SampleSharing, is_grouped, sharing_contradicts, sharing_of
 from kvsim.study.structure import StructureError, TableReader, table_of
-from kvsim.study.toml import parse_toml, typed_value
+from kvsim.study.toml import parse_toml, toml_text, typed_value
 from kvsim.study.vary import vary_table
+from kvsim.units import exact_duration
 from kvsim.workload.generate import ARRIVALS, DURATIONS, LENGTHS, Arrivals
 from kvsim.workload.outputs import SeveralOutputs
 from kvsim.workload.traces import Trace
@@ -33,7 +34,7 @@ MAX_SEEDS = 10_000
 
 _NOT_IN_FILE = {"in_file": False}
 
-OutputFile = Literal["summary", "timeline", "requests", "pressure", "plot"]
+OutputFile = Literal["summary", "timeline", "requests", "pressure", "blocks", "plot"]
 Workload = Arrivals | Trace
 
 WORKLOADS: dict[str, type[Workload]] = {**ARRIVALS, "trace": Trace}
@@ -112,7 +113,7 @@ class StudyTable:
     `vary` has the keys of a scenario, and in place of each value a list of values or a text such as "2:12:2".
     """
 
-    write: tuple[OutputFile, ...] = ("summary", "timeline", "requests", "pressure", "plot")
+    write: tuple[OutputFile, ...] = ("summary", "timeline", "requests", "pressure", "blocks", "plot")
     vary: dict[str, Any] | None = field(default=None, metadata={"parse": vary_table})
     seeds: int | None = field(default=None, validator=validators.optional(between(1, MAX_SEEDS)))
 
@@ -229,6 +230,18 @@ class _OnlyStudy:
 def scenario_dict(scenario: Scenario) -> dict[str, Any]:
     """The scenario as the tables of its file, with defaults filled in; sizes in bytes, times in nanoseconds."""
     return table_of(scenario, WORKLOADS, LENGTHS, DURATIONS)
+
+
+def scenario_text(scenario: Scenario) -> str:
+    """A scenario file that says the same, with defaults filled in and overrides applied; paths as they were written."""
+    tables = table_of(scenario, WORKLOADS, LENGTHS, DURATIONS, time=exact_duration)
+    lines = []
+    for name, value in tables.items():
+        if isinstance(value, Mapping):
+            lines += ["", f"[{name}]", *(f"{key} = {toml_text(inner)}" for key, inner in value.items())]
+        else:
+            lines.append(f"{name} = {toml_text(value)}")
+    return "\n".join(lines) + "\n"
 
 
 def named_overrides(overrides: Iterable[str]) -> str:

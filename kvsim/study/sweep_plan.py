@@ -11,19 +11,17 @@ from attrs import evolve, frozen
 
 from kvsim import __version__
 from kvsim.errors import KvsimError, ScenarioError
-from kvsim.model.catalogue import HUB_PREFIX
 from kvsim.rules import Contradiction, shown
+from kvsim.study.input_files import input_files
 from kvsim.study.plan import plan
-from kvsim.study.scenario import MAX_SEEDS, Scenario, Workload, load_scenario, load_study, scenario_dict
+from kvsim.study.scenario import MAX_SEEDS, Scenario, Workload, load_scenario, load_study
 from kvsim.study.vary import Axis, Scalar, read_axes
 from kvsim.workload.traces import Trace
-from kvsim.workload.traces.conversations import COMPONENTS
 
 MAX_RUNS = 100_000
 
 _MOST_IN_64_BITS = 2**63 - 1
 _MOST_PROBLEMS = 20
-_NAMES_A_FILE = {"path", "config", "tokenizer"}
 
 Vary = Mapping[str, Any] | Iterable[str]
 """A table as [study] vary, or texts such as "memory.block_size=1,2,4"."""
@@ -100,7 +98,7 @@ def plan_sweep(path: Path, vary: Vary | None, overrides: Iterable[str], seeds: i
             "overrides": list(overrides),
             "vary": {axis.key: [value.text for value in axis.values] for axis in axes},
             "seeds": num_seeds,
-            "files": _files(scenario for _, scenario in sound),
+            "files": input_files(scenario for _, scenario in sound),
         },
     )
 
@@ -212,59 +210,3 @@ def _sentences(where: dict[str, list[str]], num_combinations: int) -> Iterator[s
             yield f"{problem} (in {len(names):,} of {num_combinations:,} combinations; the first is {names[0]})"
     if len(where) > _MOST_PROBLEMS:
         yield f"and {len(where) - _MOST_PROBLEMS:,} problems more"
-
-
-def _files(scenarios: Iterable[Scenario]) -> dict[str, dict[str, Any]]:
-    """Size and digest of every file that the scenarios name or that goes with one, by the name that they give it."""
-    files: dict[str, dict[str, Any]] = {}
-    seen: set[str] = set()
-    known: set[Workload] = set()
-    for scenario in scenarios:
-        found: dict[str, Path] = {}
-        for name in _texts(scenario_dict(scenario)):
-            if name not in seen:
-                seen.add(name)
-                found |= _named_file(name, scenario.base)
-        workload = scenario.workload
-        if isinstance(workload, Trace) and workload not in known:
-            known.add(workload)
-            found |= _beside(workload, scenario.base)
-        for name, path in found.items():
-            with path.open("rb") as file:
-                digest = hashlib.file_digest(file, "sha256").hexdigest()
-            files[name] = {"bytes": path.stat().st_size, "sha256": digest}
-    return files
-
-
-def _named_file(name: str, base: Path) -> dict[str, Path]:
-    """The file that a name stands for; a folder stands for its config.json, a model on the hub for what was fetched."""
-    if name.startswith(HUB_PREFIX):
-        from kvsim.model.hub import fetch_config
-
-        return {name: fetch_config(name.removeprefix(HUB_PREFIX))}
-    path = base / name
-    if path.is_dir():
-        name, path = f"{name.rstrip('/')}/config.json", path / "config.json"
-    return {name: path} if path.is_file() else {}
-
-
-def _beside(trace: Trace, base: Path) -> dict[str, Path]:
-    """The files beside a trace that say how long its pieces are."""
-    if trace.format_of(base) != "ragpulse":
-        return {}
-    path = base / trace.path
-    beside = (other for file_name, _ in COMPONENTS.values() for other in path.parent.glob(f"*{file_name}.jsonl*"))
-    return {
-        (Path(trace.path).parent / other.name).as_posix(): other
-        for other in sorted(beside)
-        if other.name != path.name and other.is_file()
-    }
-
-
-def _texts(table: Mapping[str, Any]) -> Iterator[str]:
-    """Values of the keys that may name a file, at any depth."""
-    for key, value in table.items():
-        if isinstance(value, Mapping):
-            yield from _texts(value)
-        elif key in _NAMES_A_FILE and isinstance(value, str):
-            yield value

@@ -7,7 +7,7 @@ from attrs import evolve
 
 from kvsim.engine.latency import LatencyModel
 from kvsim.errors import ScenarioError
-from kvsim.study.scenario import Scenario, load_scenario, load_study, scenario_dict
+from kvsim.study.scenario import Scenario, load_scenario, load_study, scenario_dict, scenario_text
 from kvsim.workload.generate import Fixed, Gamma, Lognormal, Poisson, Uniform
 from kvsim.workload.traces import Trace
 from tests.study.makers import TINY_TRACE, write_scenario
@@ -208,7 +208,7 @@ def test_all_problems_are_reported_at_once(tmp_path: Path) -> None:
         ),
         (
             "study.write=['plot','x']",
-            "study.write[1] must be one of summary, timeline, requests, pressure, plot, got 'x'",
+            "study.write[1] must be one of summary, timeline, requests, pressure, blocks, plot, got 'x'",
         ),
         ("workload.rate=inf", "workload.rate must be a number, got inf"),
         ("workload.rate=true", "workload.rate must be a number, got True"),
@@ -293,7 +293,7 @@ def test_all_problems_are_reported_at_once(tmp_path: Path) -> None:
         ),
         (
             "study.write=['memory']",
-            "study.write[0] must be one of summary, timeline, requests, pressure, plot, got 'memory'",
+            "study.write[0] must be one of summary, timeline, requests, pressure, blocks, plot, got 'memory'",
         ),
         ("study.write=plot", "study.write must be a list, got 'plot'"),
         ("study.vary=3", "study.vary must be a table of keys and their values, got 3"),
@@ -412,3 +412,17 @@ def test_the_study_is_known_before_the_rest_is_sound(tmp_path: Path) -> None:
     assert load_study(path, ("memory.block_size=0", "study.seeds=3")).seeds == 3
     with pytest.raises(ScenarioError, match=r"study\.seeds must be between 1 and 10,000, got 0"):
         load_study(path, ("study.seeds=0",))
+
+
+SHIPPED = sorted((Path(__file__).parents[2] / "scenarios").glob("*.toml"))
+
+
+@pytest.mark.parametrize("path", SHIPPED, ids=lambda path: path.stem)
+def test_a_scenario_as_text_says_the_same(path: Path, tmp_path: Path) -> None:
+    scenario = load_scenario(path, ("seed=7", 'question="a \\"b\\" [c] \\u00e9 \\u007f"', "engine.timeout=1500 ms"))
+    again = tmp_path / "again.toml"
+    again.write_text(scenario_text(scenario), encoding="utf-8")
+    assert (
+        evolve(load_scenario(again), base=scenario.base, source=scenario.source, overrides=scenario.overrides)
+        == scenario
+    )

@@ -6,8 +6,7 @@ from pathlib import Path
 import pytest
 
 from kvsim.errors import ScenarioError
-from kvsim.study.sweep_plan import _beside, _named_file, plan_sweep
-from kvsim.workload.traces import Trace
+from kvsim.study.sweep_plan import plan_sweep
 from tests.study.makers import TINY, TINY_TRACE, write_scenario
 from tests.study.sweeps import make_plan
 
@@ -140,23 +139,6 @@ def test_a_sweep_is_told_by_all_that_it_depends_on(tmp_path: Path) -> None:
     assert differs() == ["files"]
     path.write_text(TINY_TRACE + "# a word")
     assert differs() == ["scenario", "files"]
-
-
-def test_a_folder_of_a_model_and_files_beside_a_trace_count(tmp_path: Path) -> None:
-    (tmp_path / "model").mkdir()
-    (tmp_path / "model" / "config.json").write_text("{}")
-    assert _named_file("model", tmp_path) == {"model/config.json": tmp_path / "model" / "config.json"}
-    assert _named_file("missing", tmp_path) == {}
-    (tmp_path / "trace.jsonl").write_text('{"hash_ids": {"sys_prompt": [], "passages_ids": [], "user_input": []}}')
-    (tmp_path / "1_sys_prompt.jsonl").write_text("")
-    (tmp_path / "other.jsonl").write_text("")
-    assert _beside(Trace(path="trace.jsonl"), tmp_path) == {"1_sys_prompt.jsonl": tmp_path / "1_sys_prompt.jsonl"}
-    assert _beside(Trace(path="trace.jsonl", format="mooncake"), tmp_path) == {}
-
-
-def test_a_model_on_the_hub_counts_by_what_was_fetched(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("kvsim.model.hub.fetch_config", lambda repository: tmp_path / repository)
-    assert _named_file("hf:a/b", tmp_path) == {"hf:a/b": tmp_path / "a/b"}
 
 
 def test_a_value_beyond_64_bits_is_refused(tmp_path: Path) -> None:
