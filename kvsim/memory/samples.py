@@ -29,6 +29,24 @@ from kvsim.memory.pool_map import Held, map_of_pool
 from kvsim.workload.request import Request
 
 
+def most_blocks_of_group(prompt_tokens: int, num_tokens: int, block_size: int, num_seqs: int, *, sharing: bool) -> int:
+    """Blocks of `num_seqs` sequences of `num_tokens` tokens that share full blocks of their prompt and nothing else.
+
+    0        full                prompt                 num_tokens
+    |--------|-------------------|----------------------|
+      shared   copied on write     each its own
+
+    Samples hold exactly so many, beams at most.
+    """
+    blocks = -(-num_tokens // block_size)
+    if not sharing:
+        return num_seqs * blocks
+    if num_tokens <= prompt_tokens:
+        return blocks
+    full = prompt_tokens // block_size
+    return full + num_seqs * (blocks - full)
+
+
 @define(eq=False)
 class Link:
     """A block of one or several tables, and the link of the block before it."""
@@ -114,18 +132,8 @@ class SampleAllocator(StaysOnDevice):
         return all(self.fits_empty_pool(part, num_tokens) for part in (1, num_tokens))
 
     def _most_blocks(self, prompt_tokens: int, num_tokens: int) -> int:
-        """Blocks of a group whose sequences share full blocks of the prompt and nothing else.
-
-        0        full                prompt                 num_tokens
-        |--------|-------------------|----------------------|
-          shared   copied on write     each its own
-        """
-        if not self._sharing:
-            return self.num_seqs * self.blocks_for(num_tokens)
-        if num_tokens <= prompt_tokens:
-            return self.blocks_for(num_tokens)
-        full = prompt_tokens // self.block_size
-        return full + self.num_seqs * (self.blocks_for(num_tokens) - full)
+        num_copies = self.num_seqs
+        return most_blocks_of_group(prompt_tokens, num_tokens, self.block_size, num_copies, sharing=self._sharing)
 
     def find_hit(self, request: Request, num_known_tokens: int) -> Hit:
         """There is no prefix cache."""

@@ -36,6 +36,15 @@ class Attention:
             return (num_tokens - 1) // self.window * self.window
         return max(0, num_tokens - self.window)
 
+    def blocks_held(self, num_tokens: int, block_size: int) -> int:
+        """Blocks of one request just after its token number `num_tokens` was written by itself.
+
+        0        dropped    first needed                num_tokens    block end
+        |........|..........|---------------------------|.............|
+                 blocks held: whole ones that reach past the first needed token
+        """
+        return -(-num_tokens // block_size) - self.first_needed_token(num_tokens) // block_size
+
     def max_blocks(self, num_tokens: int, max_in_flight_tokens: int, block_size: int) -> int:
         """Blocks that a request of `num_tokens` tokens can hold at any moment (rule 28, sizing rule 10)."""
         if self.window is None:

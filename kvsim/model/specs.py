@@ -101,14 +101,8 @@ class AttentionSpec:
         return self.attention.first_needed_token(num_tokens)
 
     def blocks_held(self, num_tokens: int) -> int:
-        """Blocks of one request just after its token number `num_tokens` was written.
-
-        0        dropped    first needed                num_tokens    block end
-        |........|..........|---------------------------|.............|
-                 blocks held: whole ones that reach past the first needed token
-        """
-        tokens = self._tokens_reached(num_tokens)
-        return ceil_div(tokens, self.block_size) - self.first_needed_token(num_tokens) // self.block_size
+        """Blocks of one request just after its token number `num_tokens` was written."""
+        return self.attention.blocks_held(self._tokens_reached(num_tokens), self.block_size)
 
     def tail_slots(self, num_tokens: int) -> int:
         """Slots of the last block that stay empty when token number `num_tokens` is written."""

@@ -14,6 +14,7 @@ COLOURS = {
     "external": "#d9d9d9",
     "cached": "#bcd9e8",
     "blank": "#ffffff",
+    "shared": "#6e6e6e",
     "pool": "#333333",
     "refused": "#a6408c",
     "preempted": "#c8102e",
@@ -21,3 +22,8 @@ COLOURS = {
     "waiting": "#7f7f7f",
 }
 """Of levels and events, by the names that tables give them."""
+
+OWNERS = ("#3681a1", "#671d87", "#35d485", "#4535d4", "#b75fdd", "#14475d")
+"""Of requests side by side, given out in turn: whoever confuses any two of red, green and blue tells them apart from
+each other and from the colours above.
+"""
