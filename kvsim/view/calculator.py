@@ -18,6 +18,7 @@ from kvsim.model.hf_config import geometry_from_json
 from kvsim.model.scaling import lengths_up_to
 from kvsim.model.sizing import CLAIM
 from kvsim.rules import shown
+from kvsim.units import parse_bytes
 from kvsim.view.calculator_chart import ContextChart
 from kvsim.view.calculator_fields import (
     DEFAULTS,
@@ -185,20 +186,16 @@ class Calculator:
         }
 
     def _positions(self) -> dict[str, dict[str, Any]]:
-        """Where the sliders stand: at what is in the field, or the next smaller."""
-        answer, positions = self._answer, {}
-        served = {
-            "num_tokens": answer.sizing.num_tokens,
-            "num_sequences": answer.sizing.num_sequences,
-            "block_size": whole_number(self._shown_fields["block_size"]),
+        """Where the sliders stand: at what is in the field, or the next smaller; to the left of all at nonsense."""
+        return {
+            name: {
+                "max": len(ticks) - 1,
+                "at": max(0, bisect_right([_amount(name, tick) for tick in ticks], _amount(name, value)) - 1),
+                "says": _grouped(name, value),
+            }
+            for name, ticks in self._ticks().items()
+            for value in (self._fields[name],)
         }
-        ticks = self._ticks()
-        for name, value in served.items():
-            at = bisect_right([int(tick) for tick in ticks[name]], value) - 1
-            positions[name] = {"max": len(ticks[name]) - 1, "at": max(0, at), "says": f"{value:,}"}
-        at = bisect_right([size * 2**30 for size in BUDGETS_GIB], answer.budget.kv_bytes) - 1
-        positions["budget"] = {"max": len(BUDGETS_GIB) - 1, "at": max(0, at), "says": self._shown_fields["budget"]}
-        return positions
 
     def _show(self) -> None:
         page = page_of(self._answer, self._before)
@@ -246,6 +243,14 @@ def _typed(geometry: ModelGeometry) -> dict[str, str]:
         "max_model_len": geometry.max_model_len,
     }
     return {"source": "typed"} | {name: "" if number is None else str(number) for name, number in numbers.items()}
+
+
+def _amount(name: str, value: str) -> int:
+    """Tokens, sequences or bytes; 0 for what is none of them."""
+    try:
+        return parse_bytes(value) if name == "budget" else whole_number(value)
+    except ValueError:
+        return 0
 
 
 def _grouped(name: str, value: str) -> str:

@@ -1,7 +1,6 @@
 """An answer of the calculator as people read it: every text is made here, and app.js only puts it in its place."""
 
 from collections.abc import Mapping
-from fractions import Fraction
 from typing import Any
 
 from kvsim.model.accounting import Accounting
@@ -15,22 +14,22 @@ FIGURES = {"raw": "raw_bytes", "allocated": "allocated_bytes", "slack": "slack_b
 
 def texts_of(answer: Answer, before: Answer | None) -> dict[str, str]:
     """What is read in each place; `before` is the answer that the three numbers are compared with."""
-    sizing, of = answer.sizing, answer.accounting
+    sizing, of, each = answer.sizing, answer.accounting, counted(answer.each)
     texts = {
         "title": f"{sizing.model}, {sizing.engine_name}, {ranks_counted(sizing)}",
         "token": f"{sizing.ideal.bytes_per_token:,} B",
         "formula": sizing.formula,
         "sequences": _sequences(sizing.num_sequences, sizing.num_tokens),
-        "slots": _slots(of),
-        "share": f"{of.slack_share:.2%} of what is allocated",
         "used": f"{of.used_share:.2%} of {format_bytes(of.memory_bytes)}",
         "verdict": _verdict(answer),
         "most": _most(answer),
         "longest": _longest(answer),
-        "each": _each(answer),
+        "raw_more": f"{format_bytes(each.raw_bytes)} each sequence",
+        "allocated_more": f"{format_bytes(each.allocated_bytes)} each sequence",
+        "slack_more": f"{_slots(of)}; {of.slack_share:.2%} of what is allocated",
         "formulas": "\n".join(formulas(sizing, answer.budget)),
         "remarks": "\n".join(remarks(sizing)),
-        "chart": f"What {_number_of(sizing.num_sequences)} can hold against their length, {answer.lines.name}",
+        "chart": f"What {_number_of(sizing.num_sequences)} can hold, by length ({answer.lines.name})",
     }
     for name, key in FIGURES.items():
         now = getattr(of, key)
@@ -58,20 +57,15 @@ def page_of(answer: Answer, before: Answer | None) -> Mapping[str, Any]:
 
 
 def _was(before: int, now: int) -> str:
-    """Such as "was 1.00 GiB: 2 times as much"; a number that stayed says so."""
+    """Such as "was 1 GiB: 2 times as much" or "was 1 GiB: 128 KiB more"; a number that stayed says so."""
     if now == before:
         return "as before"
-    if not before or not now:
-        return f"was {format_bytes(before)}"
-    return f"was {format_bytes(before)}: {_times(Fraction(now, before))}"
-
-
-def _times(ratio: Fraction) -> str:
-    if ratio.denominator == 1:
-        return f"{ratio.numerator:,} times as much"
-    if ratio.numerator == 1:
-        return f"1/{ratio.denominator:,} of it"
-    return f"{float(ratio):,.4g} times as much"
+    was = f"was {format_bytes(before)}"
+    if before and now % before == 0:
+        return f"{was}: {now // before:,} times as much"
+    if before and now and before % now == 0:
+        return f"{was}: 1/{before // now:,} of it"
+    return f"{was}: {format_bytes(abs(now - before))} {'more' if now > before else 'less'}" if before else was
 
 
 def _number_of(sequences: int) -> str:
@@ -88,14 +82,15 @@ def _slots(of: Accounting) -> str:
         return "no block that tokens fill"
     slots = " and ".join(f"{slots:,}" for slots in of.tail_slots)
     plural = "" if of.tail_slots == (1,) else "s"
-    return f"{slots} slot{plural} empty in the last block of each sequence"
+    return f"{slots} slot{plural} empty in each last block"
 
 
 def _verdict(answer: Answer) -> str:
     sizing, of = answer.sizing, answer.accounting
     asked = _sequences(sizing.num_sequences, sizing.num_tokens)
     if not of.sequences_fit:
-        return f"{asked} do not fit" if sizing.num_sequences > 1 else f"{asked} does not fit"
+        why = ": a block is held back" if of.allocated_bytes <= of.memory_bytes else ""
+        return f"{asked} {'do' if sizing.num_sequences > 1 else 'does'} not fit{why}"
     if of.most_sequences < sizing.num_sequences:
         return f"{asked} fit once computed, not while all their prompts are"
     return f"{asked} fit" if sizing.num_sequences > 1 else f"{asked} fits"
@@ -116,8 +111,3 @@ def _longest(answer: Answer) -> str:
         return f"{who}: of no length"
     ends = f" (the model ends at {own:,})" if own is not None and longest > own else ""
     return f"{who} of {longest:,} tokens{ends}"
-
-
-def _each(answer: Answer) -> str:
-    of = counted(answer.each)
-    return f"one sequence: {format_bytes(of.raw_bytes)} raw, {format_bytes(of.allocated_bytes)} allocated"
