@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 from kvsim.errors import KvsimError, ScenarioError
 from kvsim.model.catalogue import HUB_PREFIX
 from kvsim.rules import shown
+from kvsim.study.input_files import NAMES_A_FILE
 from kvsim.study.scenario import Scenario, overridden, parse_scenario
 from kvsim.study.scenario_text import Field, Place, ScenarioText, line_of_error, place_of, read_scenario_text
 from kvsim.study.toml import parse_toml
@@ -54,7 +55,6 @@ max_model_len = 16384
 _MOST_FILES = 500
 _MOST_ENTRIES = 50_000
 _IS_SCENARIO = re.compile(r"^\s*question\s*=", re.MULTILINE)
-_NAMES_A_FILE = ("path", "config", "tokenizer")
 _NAME_TO_SAVE = "scenario.toml"
 
 
@@ -230,7 +230,7 @@ class Draft:
                 if isinstance(item, Mapping):
                     inner = f"{named}[{index}]" if isinstance(value, list) else named
                     yield from self._refused_names(item, base, inner)
-            if key in _NAMES_A_FILE and isinstance(value, str) and value.strip():
+            if key in NAMES_A_FILE and isinstance(value, str) and value.strip():
                 if value.startswith(HUB_PREFIX):
                     yield f"{named} must not be a model on the hub, as the app fetches nothing, got {shown(value)}"
                     continue
@@ -261,7 +261,7 @@ class Draft:
         assert self.fields is not None, "asked where there are fields"
         for field in self.fields.fields:
             value = self.typed(field)
-            if field.name in _NAMES_A_FILE and value and sentence.startswith(str(self.folder / self._base() / value)):
+            if field.name in NAMES_A_FILE and value and sentence.startswith(str(self.folder / self._base() / value)):
                 return field
         return None
 

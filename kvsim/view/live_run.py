@@ -8,7 +8,7 @@ import signal
 import tempfile
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from multiprocessing import get_context
 from multiprocessing.connection import Connection
@@ -24,7 +24,8 @@ from kvsim.engine.simulation import Simulation
 from kvsim.engine.tables import SCHEMAS, MemoryShape, TableName
 from kvsim.errors import InvariantError, KvsimError, ScenarioError
 from kvsim.memory.block_map import BlockMap
-from kvsim.study.files import TablesInFiles, read_results, write_results
+from kvsim.study.block_maps import BlockMaps, read_block_maps
+from kvsim.study.files import FILES, TablesInFiles, read_results, write_results
 from kvsim.study.plan import plan
 from kvsim.study.run import simulate
 from kvsim.study.scenario import Scenario
@@ -38,9 +39,6 @@ MOST_SECONDS = 600
 
 MOST_ROWS_TOLD = 20_000
 """Rows of each table that are told while a run goes on; its end has all of them."""
-
-MOST_MAPS = 16
-"""Moments of a run at which its blocks can be looked at, and the fullest besides."""
 
 _SECONDS_BETWEEN = 0.4
 _ROWS_AT_ONCE = 2**10
@@ -67,7 +65,7 @@ class Ended:
     """All of its results, whose tables can be read until the run is closed, and its blocks at some moments in order."""
 
     results: Results
-    maps: tuple[BlockMap, ...]
+    maps: Sequence[BlockMap]
 
 
 @frozen
@@ -79,8 +77,6 @@ class Refused:
 
 class _Written(NamedTuple):
     """All files are there."""
-
-    maps: tuple[BlockMap, ...]
 
 
 State = Literal["running", "ended", "refused", "stopped"]
@@ -137,7 +133,7 @@ class LiveRun:
         with told, suppress(EOFError, OSError):
             while told.poll(max(0.0, until - time.monotonic())):
                 message = told.recv()
-                self._knows(_ended(Path(self._folder.name), message) if isinstance(message, _Written) else message)
+                self._knows(_ended(Path(self._folder.name)) if isinstance(message, _Written) else message)
             sentence = f"a run in the app may take {self._most_seconds:,.4g} s: make it shorter, or use kvsim run"
             self._knows(Refused((sentence,)))
         self._process.kill()
@@ -156,9 +152,9 @@ class LiveRun:
             self._on_news()
 
 
-def _ended(folder: Path, written: _Written) -> Ended | Refused:
+def _ended(folder: Path) -> Ended | Refused:
     try:
-        return Ended(read_results(folder), written.maps)
+        return Ended(read_results(folder), read_block_maps(folder / FILES["blocks"]))
     except KvsimError as error:
         return Refused((str(error),))
 
@@ -178,16 +174,18 @@ def _simulate(scenario: Scenario, folder: Path, telling: Connection, most_rows: 
 
 
 def _run(scenario: Scenario, folder: Path, telling: Connection, most_rows: int) -> _Written:
-    look = _Look(scenario, folder, telling, most_rows)
+    look, maps = _Look(scenario, folder, telling, most_rows), BlockMaps()
     results = simulate(
         scenario,
         tables=look,
         on_progress=look.on_progress,
+        moments=maps.moments(),
+        on_moment=maps.add,
         rows_at_once=_ROWS_AT_ONCE,
         on_rows=look.on_rows,
     )
-    write_results(results, folder, ("summary", *SCHEMAS))
-    return _Written(look.maps)
+    write_results(results, folder, ("summary", "blocks", *SCHEMAS), maps)
+    return _Written()
 
 
 class _Look(TablesInFiles):
@@ -195,17 +193,12 @@ class _Look(TablesInFiles):
 
     def __init__(self, scenario: Scenario, folder: Path, telling: Connection, most_rows: int) -> None:
         super().__init__(folder, SCHEMAS)
-        self._maps: list[BlockMap] = []
-        self._fullest: BlockMap | None = None
         self._shape = plan(scenario).shape
         self._telling = telling
         self._most_rows = most_rows
         self._num_rows = 0
         self._num_requests: int | None = None
         self._told = 0.0
-        self._most_held = 0
-        self._num_looks = 0
-        self._each = 1
         self._at_hand = {name: pl.DataFrame(schema=SCHEMAS[name]) for name in ("timeline", "pressure")}
 
     def add(self, name: TableName, part: pl.DataFrame) -> None:
@@ -225,9 +218,7 @@ class _Look(TablesInFiles):
         self._num_requests = num_requests
 
     def on_rows(self, simulation: Simulation) -> None:
-        """Rows have come: look at the blocks, and tell of both if nobody has been told for a while."""
-        blocks = simulation.block_map()
-        self._keep(blocks)
+        """Tell of them, if nothing has been told for a while."""
         if time.monotonic() - self._told < _SECONDS_BETWEEN:
             return
         self._telling.send(
@@ -238,28 +229,10 @@ class _Look(TablesInFiles):
                 self._shape,
                 _choice("timeline", self._at_hand["timeline"]),
                 _choice("pressure", self._at_hand["pressure"]),
-                blocks,
+                simulation.block_map(),
             )
         )
         self._told = time.monotonic()
-
-    def _keep(self, blocks: BlockMap) -> None:
-        """The fullest map, and maps at equal distances: of too many, each second one goes."""
-        held = sum(run.num_blocks for run in blocks.runs if run.state not in ("cached", "blank"))
-        if held > self._most_held or self._fullest is None:
-            self._most_held, self._fullest = held, blocks
-        if self._num_looks % self._each == 0:
-            self._maps.append(blocks)
-        self._num_looks += 1
-        if len(self._maps) > MOST_MAPS:
-            self._maps = self._maps[::2]
-            self._each *= 2
-
-    @property
-    def maps(self) -> tuple[BlockMap, ...]:
-        """In order of time."""
-        maps = {blocks.time_ns: blocks for blocks in (*self._maps, self._fullest) if blocks is not None}
-        return tuple(maps[time_ns] for time_ns in sorted(maps))
 
 
 def _choice(name: str, rows: pl.DataFrame) -> pl.DataFrame:

@@ -4,10 +4,11 @@ from pathlib import Path
 
 import pytest
 
+from kvsim.study.block_maps import MOST_MAPS
 from kvsim.study.files import summary_json
 from kvsim.study.run import simulate
 from kvsim.study.scenario import load_scenario, parse_scenario
-from kvsim.view.live_run import MOST_MAPS, MOST_ROWS_TOLD, Ended, LiveRun, Refused, Seen
+from kvsim.view.live_run import MOST_ROWS_TOLD, Ended, LiveRun, Refused, Seen
 from tests.study.makers import TINY, TINY_TRACE, write_scenario
 
 LONG = TINY.replace("num_requests = 40", "num_requests = 1_000_000")
@@ -33,7 +34,7 @@ def test_a_run_ends_with_the_results_that_simulate_gives(tmp_path: Path) -> None
     assert json.loads(summary_json(ended.results)) == json.loads(summary_json(expected))
     assert ended.results.timeline.equals(expected.timeline)
     assert ended.results.pressure.equals(expected.pressure)
-    assert 8 < len(ended.maps) <= MOST_MAPS + 1
+    assert 8 < len(ended.maps) < MOST_MAPS
     assert [blocks.time_ns for blocks in ended.maps] == sorted({blocks.time_ns for blocks in ended.maps})
     run.close()
 
