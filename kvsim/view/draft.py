@@ -184,10 +184,15 @@ class Draft:
         return _NAME_TO_SAVE if self.file == READY_MADE else Path(self.file).name
 
     @property
+    def is_in_file(self) -> bool:
+        """Whether a file of the folder says it, with the overrides."""
+        return self.is_as_in_file and self.file != READY_MADE
+
+    @property
     def command(self) -> str:
-        """What does the same on the command line, in the folder; a text that is in no file has to be saved first."""
-        named = self.file if self.is_as_in_file and self.file != READY_MADE else self.name_to_save
-        overrides = self.overrides if self.is_as_in_file and self.file != READY_MADE else ()
+        """What does the same on the command line, in the folder; what is in no file has to be saved first."""
+        named = self.file if self.is_in_file else self.name_to_save
+        overrides = self.overrides if self.is_in_file else ()
         return shlex.join(["kvsim", "run", named, *(word for text in overrides for word in ("--set", text))])
 
     def problems(self) -> list[Problem]:

@@ -15,7 +15,6 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Literal, NamedTuple
 
-import numpy as np
 import polars as pl
 from attrs import frozen
 
@@ -37,8 +36,8 @@ MOST_ROWS = 2_000_000
 MOST_SECONDS = 600
 """So is one that takes longer."""
 
-MOST_ROWS_TOLD = 20_000
-"""Rows of each table that are told while a run goes on; its end has all of them."""
+MOST_ROWS_TOLD = 8_000
+"""Rows of each table that are told while a run goes on, several for each pixel of a chart; its end has all of them."""
 
 _SECONDS_BETWEEN = 0.4
 _ROWS_AT_ONCE = 2**10
@@ -236,10 +235,16 @@ class _Look(TablesInFiles):
 
 
 def _choice(name: str, rows: pl.DataFrame) -> pl.DataFrame:
-    """At most so many as are told; of the timeline those with the most and the least allocated."""
+    """At most about so many as are told: of the timeline those with the most and the least allocated."""
     if rows.height <= MOST_ROWS_TOLD:
         return rows
     if name == "timeline":
         times, allocated = rows["time_ns"].to_numpy(), rows["allocated_bytes"].to_numpy()
         return rows[chosen_rows(times, [allocated], MOST_ROWS_TOLD)]
-    return rows[np.linspace(0, rows.height - 1, MOST_ROWS_TOLD).astype(np.int64)]
+    # Some that are alike become the first of them, with the steps of all, so that their sum stays as it is.
+    kind = ["event", "cause"]
+    together = -(-rows.height // MOST_ROWS_TOLD)
+    part = (pl.int_range(pl.len()).over(kind) // together).alias("part")
+    first = pl.exclude("steps", *kind, "part").first()
+    joined = rows.with_columns(part).group_by(*kind, "part", maintain_order=True).agg(first, pl.col("steps").sum())
+    return joined.sort("time_ns", maintain_order=True).select(rows.columns)

@@ -26,7 +26,7 @@ from kvsim.study.scenario import named_overrides
 from kvsim.units import format_duration
 from kvsim.view.block_chart import BlockChart
 from kvsim.view.draft import MOST_BYTES, READY_MADE, Draft, Problem, scenario_files
-from kvsim.view.live_run import MOST_ROWS_TOLD, Ended, LiveRun, Refused, Seen
+from kvsim.view.live_run import MOST_ROWS, MOST_ROWS_TOLD, MOST_SECONDS, Ended, LiveRun, Refused, Seen
 from kvsim.view.over_time import SCRIPTS, OverTime
 
 MOST_OF_ADDRESS = 6_000
@@ -54,7 +54,7 @@ class ScenarioTab:
     name = "scenario"
     title = "Run a scenario"
     scripts = (*SCRIPTS, "scenario.js")
-    most_bytes = MOST_BYTES
+    most_bytes, most_seconds, most_rows, most_rows_told = MOST_BYTES, MOST_SECONDS, MOST_ROWS, MOST_ROWS_TOLD
 
     def __init__(self, folder: Path) -> None:
         self.on_state: Callable[[], None] | None = None
@@ -284,6 +284,7 @@ class ScenarioTab:
             "text": draft.text,
             "name": draft.name_to_save,
             "command": draft.command,
+            "is_in_file": draft.is_in_file,
             "problems": self._placed([*draft.problems(), *draft.placed(self._trouble)]),
         }
         self._page.update(draft=json.dumps(page))
@@ -327,12 +328,12 @@ def _status(run: LiveRun | None) -> str:
         return "not run to its end: see what is wrong with it"
     if isinstance(run.latest, Seen):
         of = "" if run.latest.num_requests is None else f" of {run.latest.num_requests:,}"
-        how_far = f"{run.latest.num_ended:,}{of} requests have ended in {format_duration(run.latest.time_ns)}"
+        how_far = f"{run.latest.num_ended:,}{of} requests have ended, {format_duration(run.latest.time_ns)} simulated"
         return f"stopped: {how_far}" if run.state == "stopped" else how_far
     if isinstance(run.latest, Ended):
         metrics = run.latest.results.metrics
-        return f"done: {metrics['requests']:,} requests in {format_duration(metrics['duration_ns'] or 0)}"
-    return "stopped" if run.state == "stopped" else "begins"
+        return f"done: {metrics['requests']:,} requests in {format_duration(metrics['duration_ns'] or 0)} simulated"
+    return "stopped" if run.state == "stopped" else "starting"
 
 
 def _figures(results: Results) -> str:

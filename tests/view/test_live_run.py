@@ -2,13 +2,14 @@ import json
 import time
 from pathlib import Path
 
+import polars as pl
 import pytest
 
 from kvsim.study.block_maps import MOST_MAPS
 from kvsim.study.files import summary_json
 from kvsim.study.run import simulate
 from kvsim.study.scenario import load_scenario, parse_scenario
-from kvsim.view.live_run import MOST_ROWS_TOLD, Ended, LiveRun, Refused, Seen
+from kvsim.view.live_run import MOST_ROWS_TOLD, Ended, LiveRun, Refused, Seen, _choice
 from tests.study.makers import TINY, TINY_TRACE, write_scenario
 
 LONG = TINY.replace("num_requests = 40", "num_requests = 1_000_000")
@@ -37,6 +38,22 @@ def test_a_run_ends_with_the_results_that_simulate_gives(tmp_path: Path) -> None
     assert 8 < len(ended.maps) < MOST_MAPS
     assert [blocks.time_ns for blocks in ended.maps] == sorted({blocks.time_ns for blocks in ended.maps})
     run.close()
+
+
+def test_rows_that_are_told_are_a_choice_with_the_extremes_and_all_steps() -> None:
+    results = simulate(parse_scenario(TINY, ["workload.num_requests=40_000", "workload.rate=400"]))
+    timeline, pressure = results.timeline, results.pressure
+    told = _choice("timeline", timeline)
+    assert MOST_ROWS_TOLD / 4 < told.height <= MOST_ROWS_TOLD < timeline.height
+    assert told["allocated_bytes"].max() == timeline["allocated_bytes"].max()
+    assert told.join(timeline, on=timeline.columns, how="semi").height == told.height
+    some = _choice("pressure", pressure)
+    assert some.height <= MOST_ROWS_TOLD + 2 < pressure.height
+    assert some["time_ns"].is_sorted()
+    by_kind = [
+        rows.group_by("event", "cause").agg(pl.col("steps").sum()).sort("event", "cause") for rows in (some, pressure)
+    ]
+    assert by_kind[0].equals(by_kind[1])
 
 
 def test_a_long_run_is_seen_as_it_goes_on_and_ends_at_once() -> None:

@@ -97,6 +97,7 @@
       at("whole").hidden = draft.mode !== "text";
       at("save").download = draft.name;
       at("command").textContent = draft.command;
+      at("where").textContent = draft.is_in_file ? "in the folder of this app" : "where the text has been saved";
       showProblems(draft.problems);
     };
     const showForm = () => {
