@@ -35,6 +35,9 @@ from kvsim.view.channel import Channel, Touch
 MAX_UPLOAD_BYTES = 2**20
 """A model config takes kilobytes. The page says this bound, and does not send what is larger."""
 
+DIGEST_LETTERS = 16
+"""Of the SHA-256 of a chosen file: enough to know it again."""
+
 MAX_FIELD = 200
 """Characters of a field that are looked at; more is no setting."""
 
@@ -75,6 +78,7 @@ class Calculator:
         self._chart = ContextChart()
         self._fields = dict(DEFAULTS)
         self._config: ModelGeometry | None = None
+        self._digest_in_address = ""
         self._note = ""
         self._problems: Mapping[str, str] = {}
         self._file_problem: str | None = None
@@ -94,13 +98,13 @@ class Calculator:
         """The fields of the figures that are shown, but for those at their defaults or of no account."""
         source = self._shown_fields["source"]
         idle = {name for other, names in OF_SOURCE.items() if other != source for name in names}
-        return {
-            name: value for name, value in self._shown_fields.items() if value != DEFAULTS[name] and name not in idle
-        }
+        written = {name: _plain(name, value) for name, value in self._shown_fields.items() if name not in idle}
+        return {name: value for name, value in written.items() if value != DEFAULTS[name]}
 
     def restore(self, state: Mapping[str, str]) -> None:
         """Fill in the fields of an address; what cannot be used is said, and the defaults are shown."""
         self._fields = DEFAULTS | {name: value[:MAX_FIELD] for name, value in state.items() if name in DEFAULTS}
+        self._digest_in_address = self._fields["sha256"]
         self._recount()
         said = [f"{shown(name)} is no setting here" for name in state if name not in DEFAULTS]
         said += self._problems.values()
@@ -163,12 +167,16 @@ class Calculator:
             self._note = f"{name}: its layers are all alike, so they stand in the fields and in the address"
             self._change("config", _typed(geometry))
             return
-        digest = sha256(content).hexdigest()[:16]
-        expected = self._fields["sha256"]
-        self._config = geometry
+        digest, expected = sha256(content).hexdigest()[:DIGEST_LETTERS], self._digest_in_address
+        self._config, self._digest_in_address = geometry, ""
         self._change("config", {"source": "config", "config": name, "sha256": digest})
         if expected and expected != digest:
             self._note = f"{name}: not the file of the address, whose SHA-256 began with {shown(expected)}"
+
+    def _file(self) -> str:
+        """The file whose geometry counts, if it is a file's."""
+        of_file = self._config is not None and self._fields["source"] == "config"
+        return f"{self._fields['config']}, SHA-256 {self._fields['sha256']}..." if of_file else ""
 
     def _ticks(self) -> dict[str, tuple[str, ...]]:
         """What each slider can be put to."""
@@ -205,7 +213,7 @@ class Calculator:
                 "fields": {name: _grouped(name, value) for name, value in self._fields.items()},
                 "sliders": self._positions(),
                 "wrong": {**self._problems, **({"config": self._file_problem} if self._file_problem else {})},
-                "texts": {**page["texts"], "note": self._note},
+                "texts": {**page["texts"], "note": self._note, "file": self._file()},
                 "widths": page["widths"],
                 "marks": {
                     **page["marks"],
@@ -255,9 +263,13 @@ def _amount(name: str, value: str) -> int:
 
 def _grouped(name: str, value: str) -> str:
     """A number as people read it: 8,192. What is none stays as it was typed."""
-    if name not in NUMBERS:
-        return value
+    plain = _plain(name, value)
+    return f"{int(plain):,}" if name in NUMBERS and plain.lstrip("-").isdecimal() else value
+
+
+def _plain(name: str, value: str) -> str:
+    """A number as addresses carry it: 8192."""
     try:
-        return f"{whole_number(value):,}"
+        return str(whole_number(value)) if name in NUMBERS else value
     except ValueError:
         return value
