@@ -136,7 +136,11 @@ def place_of(problem: str, text: ScenarioText) -> Place:
         return Place(max(fields, key=lambda field: len(field.named)).key, None)
     tables = [table.key for table in text.tables if table.key and _begins_with(problem, table.key)]
     if tables:
-        return Place(None, max(tables, key=len))
+        table = max(tables, key=len)
+        kinds = [field.key for field in text.fields if (field.table, field.name) == (table, "kind")]
+        if kinds and problem.startswith(f"{table} must have a kind "):
+            return Place(kinds[0], None)
+        return Place(None, table)
     return Place(None, "" if _ON_TOP.match(problem) else None)
 
 
@@ -234,11 +238,12 @@ def _heading(text: str) -> str:
     lines: list[str] = []
     for line in text.lstrip().splitlines():
         if not line.strip():
-            return "\n".join(lines)
+            # Lines of a sentence are one line, and what is set in stays apart.
+            return re.sub(r"(?<=\S)\n(?=\S)", " ", "\n".join(lines))
         if not line.lstrip().startswith("#"):
             return ""
         lines.append(line.strip().removeprefix("#").removeprefix(" "))
-    return "\n".join(lines)
+    return ""
 
 
 def _comment(text: str) -> str:

@@ -4,6 +4,7 @@ A thread would make the page wait: simulating is Python, and of a process one th
 writes its tables to a folder, as `kvsim run` does, and tells about twice a second how far it is.
 """
 
+import shutil
 import signal
 import tempfile
 import threading
@@ -163,13 +164,22 @@ def _ended(folder: Path) -> Ended | Refused:
 
 def _simulate(scenario: Scenario, folder: Path, telling: Connection, most_rows: int) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the parent's to answer
-    with suppress(BrokenPipeError):  # nobody listens any more
-        try:
-            telling.send(_run(scenario, folder, telling, most_rows))
-        except ScenarioError as error:
-            telling.send(Refused(tuple(error.problems)))
-        except (KvsimError, InvariantError, MemoryError) as error:
-            telling.send(Refused((str(error) or "memory ran out",)))
+    try:
+        telling.send(_told(scenario, folder, telling, most_rows))
+    except BrokenPipeError:  # nobody listens any more, nor will look at the files
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def _told(scenario: Scenario, folder: Path, telling: Connection, most_rows: int) -> _Written | Refused:
+    """How it has ended."""
+    try:
+        return _run(scenario, folder, telling, most_rows)
+    except ScenarioError as error:
+        return Refused(tuple(error.problems))
+    except (KvsimError, InvariantError) as error:
+        return Refused((str(error),))
+    except MemoryError:
+        return Refused(("memory ran out",))
 
 
 def _run(scenario: Scenario, folder: Path, telling: Connection, most_rows: int) -> _Written:

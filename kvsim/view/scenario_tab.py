@@ -285,6 +285,7 @@ class ScenarioTab:
             "name": draft.name_to_save,
             "command": draft.command,
             "is_in_file": draft.is_in_file,
+            "fits_address": draft.is_as_in_file or len(_packed(draft.text)) <= MOST_OF_ADDRESS,
             "problems": self._placed([*draft.problems(), *draft.placed(self._trouble)]),
         }
         self._page.update(draft=json.dumps(page))
@@ -305,12 +306,13 @@ class ScenarioTab:
     def _show_run(self) -> None:
         run = self._run
         seen = run.latest if run is not None and isinstance(run.latest, Seen) else None
+        problems = self._draft.problems()
         page = {
-            "can_run": not self._is_running and not self._draft.problems(),
+            "can_run": not self._is_running and not problems,
             "can_stop": self._is_running,
             "num_ended": seen.num_ended if seen else 0,
             "num_requests": seen.num_requests if seen else None,
-            "status": _status(run),
+            "status": _status(run, 0 if self._is_running else len(problems)),
             "has_charts": self._has_charts,
         }
         self._page.update(run=json.dumps(page))
@@ -321,7 +323,14 @@ def _slot_bytes(shape: MemoryShape) -> int:
     return shape.block_bytes // shape.block_size
 
 
-def _status(run: LiveRun | None) -> str:
+def _status(run: LiveRun | None, num_problems: int) -> str:
+    """How far the run is, and what keeps the next one from being started."""
+    many = "one problem is" if num_problems == 1 else f"{num_problems:,} problems are"
+    waits = f"{many} to be solved before it can run" if num_problems else ""
+    return "; ".join(filter(None, (_how_far(run), waits)))
+
+
+def _how_far(run: LiveRun | None) -> str:
     if run is None:
         return ""
     if run.state == "refused":

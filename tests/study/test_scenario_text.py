@@ -10,7 +10,8 @@ from kvsim.study.toml import parse_toml, typed_value
 
 SCENARIOS = sorted((Path(__file__).parents[2] / "scenarios").glob("*.toml"))
 
-TEXT = '''# What this is about.
+TEXT = '''# What this is
+# about.
 #
 #   kvsim run it.toml
 
@@ -193,6 +194,8 @@ def test_any_text_is_refused_or_given_back(written: str) -> None:
         ("memory: one of budget and num_blocks must be given", Place(None, "memory")),
         ("memory.block must be so", Place(None, "memory")),
         ("workload needs a kind: one of", Place(None, "workload")),
+        ("workload must have a kind that is one of poisson, got 'fish'", Place("workload.kind", None)),
+        ("memory must have a kind that is one of poisson, got 'fish'", Place(None, "memory")),
         ("model is missing", Place(None, "")),
         ("memroy: unknown key (did you mean memory?)", Place(None, "")),
         ("questionable is this", Place(None, None)),

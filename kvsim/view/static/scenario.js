@@ -49,6 +49,8 @@
     for (const mode of ["fields", "text"]) {
       at(`mode-${mode}`).addEventListener("change", () => now({ kind: "mode", value: mode }));
     }
+    // Whoever leaves waits for nothing any more.
+    window.addEventListener("pagehide", () => now({ kind: "stop" }));
     at("save").addEventListener("click", (event) => {
       flush();
       const url = URL.createObjectURL(new Blob([at("whole").hidden ? text : at("text").value], { type: "text/plain" }));
@@ -95,6 +97,7 @@
       for (const mode of ["fields", "text"]) at(`mode-${mode}`).checked = draft.mode === mode;
       fields.hidden = draft.mode !== "fields";
       at("whole").hidden = draft.mode !== "text";
+      at("long").hidden = draft.fits_address;
       at("save").download = draft.name;
       at("command").textContent = draft.command;
       at("where").textContent = draft.is_in_file ? "in the folder of this app" : "where the text has been saved";
