@@ -154,7 +154,9 @@ class LiveRun:
 
 def _ended(folder: Path) -> Ended | Refused:
     try:
-        return Ended(read_results(folder), read_block_maps(folder / FILES["blocks"]))
+        results = read_results(folder)
+        _ = results.timeline, results.pressure  # read by this thread, and held from then on
+        return Ended(results, read_block_maps(folder / FILES["blocks"]))
     except KvsimError as error:
         return Refused((str(error),))
 
