@@ -14,6 +14,8 @@ import typer
 from kvsim import __version__
 from kvsim.cli_app import mount as mount_app
 from kvsim.cli_compare import mount as mount_compare
+from kvsim.cli_diff import mount as mount_diff
+from kvsim.cli_report import mount as mount_report
 from kvsim.cli_sweep import mount as mount_sweep
 from kvsim.cli_trace import mount as mount_trace
 from kvsim.cli_waste import mount as mount_waste
@@ -31,13 +33,18 @@ app = typer.Typer(
 )
 mount_app(app)
 mount_compare(app)
+mount_diff(app)
+mount_report(app)
 mount_sweep(app)
 mount_trace(app)
 mount_waste(app)
 
 
 def main() -> None:
-    """Entry point: what kvsim refuses is one message on stderr and exit code 2; a failed recount exits with 1."""
+    """Entry point: what kvsim refuses is one message on stderr and exit code 2; a failed recount exits with 1.
+
+    A command that was told what may not be, and found it so, exits with 3.
+    """
     os.environ["MPLBACKEND"] = "agg"  # pictures go to files; a backend set for notebooks may not be there
     signal.signal(signal.SIGTERM, lambda _number, _frame: sys.exit(143))
     for stream in (sys.stdout, sys.stderr):
@@ -100,26 +107,42 @@ def run(
         bool, typer.Option("--step", help="Take step after step instead of windows of them; slower, to the same end.")
     ] = False,
     check: Annotated[bool, typer.Option("--check", help="Recount all of memory after every step; slow.")] = False,
+    fail_if: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--fail-if",
+            metavar="'FIGURE > NUMBER'",
+            help="Exit with 3 if a figure of the summary is so; < <= > >= == !=, and units as in '4 GiB', '200 ms', "
+            "'4%'. Repeatable.",
+        ),
+    ] = None,
     json: Annotated[
         bool, typer.Option("--json", help="Print the summary as JSON on stdout, and nothing else.")
     ] = False,
 ) -> None:
     """Simulate a scenario and say what became of memory and requests.
 
+    With `--fail-if` the run is a gate of a pipeline: all is written and printed as ever, and then each limit that broke
+    is named on stderr, with how far it is off, and the exit code is 3. A figure that has no value in the run, as when
+    nothing was admitted, breaks its limit too.
+
     For example:
 
     - `kvsim run scenarios/quick_start.toml --out out/quick_start`
     - `kvsim run scenarios/quick_start.toml --set memory.block_size=128 --set workload.rate=8`
     - `kvsim run scenarios/quick_start.toml --json`
+    - `kvsim run scenarios/quick_start.toml --fail-if "slack_share > 4%" --fail-if "waited_p99_ns > 200 ms"`
     """
     from kvsim.engine.tables import NoTables
     from kvsim.study.block_maps import BlockMaps
     from kvsim.study.files import TablesInFiles, remove_other_results, staged, summary_json, tables_of, write_results
+    from kvsim.study.gate import broken_limits, parse_limits
     from kvsim.study.run import simulate
     from kvsim.study.scenario import load_scenario
 
     overrides = (*(set_ or ()), *(["engine.fast_forward=false"] if step else []))
     loaded = load_scenario(scenario, overrides)
+    limits = parse_limits(fail_if or (), has_samples=loaded.sample_sharing is not None)
     with staged(out) if out else nullcontext() as folder:
         tables = TablesInFiles(folder, tables_of(loaded.study.write)) if folder is not None else NoTables()
         maps = BlockMaps() if folder is not None and "blocks" in loaded.study.write else None
@@ -143,6 +166,10 @@ def run(
         from kvsim.study.results_table import results_table
 
         _print(results_table(results))
+    if broken := broken_limits(limits, results.metrics):
+        for sentence in broken:
+            print(f"limit broken: {sentence}", file=sys.stderr)
+        raise typer.Exit(3)
 
 
 @app.command()

@@ -95,6 +95,16 @@ def exact_duration(nanoseconds: int) -> str:
     return f"{nanoseconds // size} {unit}"
 
 
+def exact_size(num_bytes: int) -> str:
+    """`num_bytes` as parse_bytes reads them back, in the largest unit of which they are a whole number."""
+    if not num_bytes:
+        return "0 B"
+    unit, size = max(
+        ((unit, size) for unit, size in BYTE_UNITS.items() if num_bytes % size == 0), key=lambda pair: pair[1]
+    )
+    return f"{num_bytes // size} {unit}"
+
+
 def _format(value: int | float, units: tuple[tuple[str, int], ...], smallest: str) -> str:
     for unit, size in units:
         if abs(value) >= size:

@@ -19,7 +19,7 @@ PACKAGE = Path(kvsim.__file__).parent
 MODULES = sorted(PACKAGE.rglob("*.py"))
 
 FOUNDATION = {"errors", "units", "rules", "invariants"}
-COMMANDS = ("cli_app", "cli_compare", "cli_sweep", "cli_trace", "cli_waste")
+COMMANDS = ("cli_app", "cli_compare", "cli_diff", "cli_report", "cli_sweep", "cli_trace", "cli_waste")
 MAY_IMPORT = {
     **dict.fromkeys(FOUNDATION, FOUNDATION),
     # What a token costs and who asks for it do not know each other.

@@ -205,6 +205,9 @@ def read_results(directory: Path) -> Results:
         pool, metrics = written["pool"], written["metrics"]
         if not all(isinstance(override, str) for override in written["overrides"]):
             raise ValueError(f"its overrides are {shown(written['overrides'])}")
+        for part in ("versions", "scenario", "files", "geometry", "pool"):
+            if not isinstance(written[part], dict):
+                raise ValueError(f"its {part} is {shown(written[part])}")
         sizes = (pool["num_blocks"], pool["block_size_tokens"], pool["block_bytes"], pool["bytes_per_token"])
         if not all(type(size) is int and size > 0 for size in sizes) or pool["num_blocks"] < 2:
             raise ValueError(f"pool has sizes {sizes}")
@@ -245,6 +248,7 @@ DESCRIPTION = ("question", "overrides", "seed", "versions", "scenario", "scenari
 def _read_summary(path: Path) -> dict[str, Any]:
     try:
         written = json.loads(path.read_text(encoding="utf-8"))
+        json.dumps(written, allow_nan=False)  # a number beyond all floats is read as one that cannot be written
     except OSError as error:
         raise OutputError(f"{path}: cannot be read: {error.strerror}") from None
     except (ValueError, RecursionError):

@@ -178,15 +178,15 @@ def spread(values: pl.Series) -> Spread | None:
 @frozen(eq=False)
 class PrefixHits:
     """Tokens found in the prefix cache at first admission, of the prompt tokens of those who were admitted, and after
-    preemptions, beside those computed again. `shares` has for each admitted request the share of its prompt that it
-    found at first admission.
+    preemptions, beside those computed again. `of_each` has for each admitted request its prompt_tokens, hit_tokens at
+    first admission, and their share.
     """
 
     prompt_tokens: int
     hit_tokens: int
     resumed_hit_tokens: int
     recomputed_tokens: int
-    shares: pl.Series
+    of_each: pl.DataFrame
 
     @property
     def missed_tokens(self) -> int:
@@ -202,5 +202,5 @@ def prefix_hits(results: Results) -> PrefixHits:
         hit_tokens=sums["hit_tokens"],
         resumed_hit_tokens=sums["resumed_hit_tokens"],
         recomputed_tokens=sums["recomputed_tokens"],
-        shares=admitted.select(share=pl.col("hit_tokens") / pl.col("prompt_tokens"))["share"],
+        of_each=admitted.select("prompt_tokens", "hit_tokens", share=pl.col("hit_tokens") / pl.col("prompt_tokens")),
     )

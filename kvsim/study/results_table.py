@@ -220,7 +220,8 @@ def _request_rows(results: Results) -> list[Row]:
             "swapped",
             metrics["swaps"],
             f"times, {written_bytes(metrics['swapped_out_bytes'])} out and "
-            f"{written_bytes(metrics['swapped_in_bytes'])} back in; computed again as the host was full: {metrics['swap_fallbacks']:,} times",
+            f"{written_bytes(metrics['swapped_in_bytes'])} back in; "
+            f"computed again as the host was full: {metrics['swap_fallbacks']:,} times",
         ),
         Row(
             "prefix hits",

@@ -17,7 +17,7 @@ from kvsim.study.outputs import SampleSharing, is_grouped, sharing_contradicts, 
 from kvsim.study.structure import StructureError, TableReader, table_of
 from kvsim.study.toml import parse_toml, toml_text, typed_value
 from kvsim.study.vary import vary_table
-from kvsim.units import exact_duration
+from kvsim.units import exact_duration, exact_size
 from kvsim.workload.generate import ARRIVALS, DURATIONS, LENGTHS, Arrivals
 from kvsim.workload.outputs import SeveralOutputs
 from kvsim.workload.traces import Trace
@@ -234,7 +234,8 @@ def scenario_dict(scenario: Scenario) -> dict[str, Any]:
 
 def scenario_text(scenario: Scenario) -> str:
     """A scenario file that says the same, with defaults filled in and overrides applied; paths as they were written."""
-    tables = table_of(scenario, WORKLOADS, LENGTHS, DURATIONS, time=exact_duration)
+    units = {"ns": exact_duration, "bytes": exact_size, "bytes/s": lambda rate: f"{exact_size(rate)}/s"}
+    tables = table_of(scenario, WORKLOADS, LENGTHS, DURATIONS, units=units)
     lines = []
     for name, value in tables.items():
         if isinstance(value, Mapping):
@@ -242,6 +243,11 @@ def scenario_text(scenario: Scenario) -> str:
         else:
             lines.append(f"{name} = {toml_text(value)}")
     return "\n".join(lines) + "\n"
+
+
+def scenario_units(table: Mapping[str, Any]) -> dict[str, str]:
+    """The unit of each key of a `scenario_dict` that has one, by its dotted name: bytes, bytes/s or ns."""
+    return TableReader(WORKLOADS, LENGTHS, DURATIONS).units(table, Scenario)
 
 
 def named_overrides(overrides: Iterable[str]) -> str:

@@ -7,7 +7,7 @@ their units, and messages that name the path, the rule and the value.
 
 import math
 import types
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from difflib import get_close_matches
 from typing import Any, Literal, TypeVar, get_args, get_origin
 
@@ -22,6 +22,7 @@ from kvsim.units import parse_bandwidth, parse_bytes, parse_duration_ns
 T = TypeVar("T")
 
 Kinds = Mapping[str, type[Any]]
+Units = Mapping[str, Callable[[int], Any]]
 """What the `kind` key of a table may say, and the class it then stands for."""
 
 _LARGEST_NUMBER = 1e300
@@ -61,6 +62,29 @@ class TableReader:
             raise StructureError(_problems(error, "")) from None
         except ValueError as error:
             raise StructureError([str(error)]) from None
+
+    def units(self, table: Mapping[str, Any], cls: type[Any]) -> dict[str, str]:
+        """The unit of each key of a table that has one, by its dotted name: "engine.timeout" is in "ns".
+
+        The table is as `table_of` writes it; what the class does not know is passed over.
+        """
+        found = {}
+        for attribute in attrs.fields(attrs.resolve_types(cls)):
+            value = table.get(attribute.name)
+            unit = attribute.metadata.get("unit")
+            if unit is not None and value is not None:
+                found[attribute.name] = unit
+            for where, inner, type_ in _tables_in(attribute.name, value, attribute.type):
+                inner_cls = self._class_for(inner, type_)
+                if inner_cls is not None:
+                    found |= {f"{where}.{name}": unit for name, unit in self.units(inner, inner_cls).items()}
+        return found
+
+    def _class_for(self, table: Mapping[str, Any], type_: Any) -> type[Any] | None:
+        kinds = self._kinds_of(type_)
+        if kinds is not None:
+            return kinds.get(str(table.get("kind")))
+        return next((member for member in (type_, *get_args(type_)) if attrs.has(member)), None)
 
     def _table_hook(self, cls: type[Any]) -> Callable[[Any, Any], Any]:
         attributes = attrs.fields(attrs.resolve_types(cls))
@@ -162,10 +186,10 @@ def _as_far_as_sound(
     return values
 
 
-def table_of(instance: Any, *kinds: Kinds, time: Callable[[int], Any] = int) -> dict[str, Any]:
+def table_of(instance: Any, *kinds: Kinds, units: Units | None = None) -> dict[str, Any]:
     """The table that describes an attrs instance, with defaults filled in and `kind` where it chose the class.
 
-    `time` says how nanoseconds are written.
+    `units` says how whole numbers of a unit ("ns", "bytes", "bytes/s") are written, where that is not as numbers.
     """
     names = {cls: name for each in kinds for name, cls in each.items()}
     table: dict[str, Any] = {}
@@ -175,15 +199,26 @@ def table_of(instance: Any, *kinds: Kinds, time: Callable[[int], Any] = int) -> 
         value = getattr(instance, attribute.name)
         if value is None or not attribute.metadata.get("in_file", True):
             continue
-        is_time = attribute.metadata.get("unit") == "ns"
-        table[attribute.name] = time(value) if is_time else _value_of(value, *kinds, time=time)
+        write = (units or {}).get(attribute.metadata.get("unit", ""))
+        table[attribute.name] = _value_of(value, *kinds, units=units) if write is None else write(value)
     return table
 
 
-def _value_of(value: Any, *kinds: Kinds, time: Callable[[int], Any]) -> Any:
+def _value_of(value: Any, *kinds: Kinds, units: Units | None) -> Any:
     if attrs.has(type(value)):
-        return table_of(value, *kinds, time=time)
-    return [_value_of(item, *kinds, time=time) for item in value] if isinstance(value, tuple) else value
+        return table_of(value, *kinds, units=units)
+    return [_value_of(item, *kinds, units=units) for item in value] if isinstance(value, tuple) else value
+
+
+def _tables_in(name: str, value: Any, type_: Any) -> Iterator[tuple[str, Mapping[str, Any], Any]]:
+    """A value that is a table, or those of a list, each with its name and type."""
+    if isinstance(value, Mapping):
+        yield name, value, type_
+    elif isinstance(value, Sequence) and not isinstance(value, str):
+        lists = [member for member in (type_, *get_args(type_)) if get_origin(member) is tuple]
+        for index, item in enumerate(value):
+            for list_type in lists:
+                yield from _tables_in(f"{name}[{index}]", item, get_args(list_type)[0])
 
 
 def _is_a(origin: Any) -> Callable[[Any], bool]:

@@ -64,7 +64,7 @@ class Fit:
 
     def table(self) -> dict[str, Any]:
         """As it stands in a file, times with their units."""
-        return table_of(self.workload, ARRIVALS, LENGTHS, DURATIONS, time=exact_duration)
+        return table_of(self.workload, ARRIVALS, LENGTHS, DURATIONS, units={"ns": exact_duration})
 
     def to_json(self) -> dict[str, Any]:
         return {

@@ -7,6 +7,7 @@ from kvsim.units import format_bytes, format_duration
 Exact = int | float | Fraction
 """A figure, or one that has not been rounded yet."""
 
+_IN_THE_AMOUNT = ("bytes", "ns", "share")
 _SMALL = 0.005
 """What two decimals do not show."""
 
@@ -29,6 +30,14 @@ def written_number(value: Exact | None) -> str:
 
 def written(value: Exact | None, unit: str) -> str:
     """With its unit: "4 GiB", "250 ms", "4.10%", "17 requests", "3.51 requests"; "-" for None."""
+    amount = written_amount(value, unit)
+    if value is None or unit in _IN_THE_AMOUNT:
+        return amount
+    return f"{amount} {unit if value != 1 else unit.removesuffix('s')}"
+
+
+def written_amount(value: Exact | None, unit: str) -> str:
+    """As `written`, but of what is counted the number alone."""
     if value is None:
         return "-"
     if unit == "share":
@@ -36,21 +45,21 @@ def written(value: Exact | None, unit: str) -> str:
     if unit == "ns":
         return written_time(value)
     if unit == "bytes":
-        return written_bytes(value) if abs(value) >= 1 or not value else f"{_two_decimals(value)} B"
-    return f"{_count(value)} {unit if value != 1 else unit.removesuffix('s')}"
+        return written_bytes(value) if not 0 < value < 1 else f"{_two_decimals(value)} B"
+    return f"{int(value):,}" if value == int(value) else _two_decimals(value)
 
 
 def written_distance(distance: Exact, unit: str) -> str:
     """How far two figures of a unit lie apart: as `written`, but two shares lie so many points of a percent apart."""
-    distance = abs(distance)
-    return f"{_two_decimals(100 * distance)} points" if unit == "share" else written(distance, unit)
+    return _points(distance) if unit == "share" else written(_size(distance), unit)
 
 
 def written_change(change: Exact, unit: str) -> str:
-    """A change with its sign: "+1.50 MiB", "-0.40 points"."""
+    """A change with its sign: "+1.50 MiB", "-0.40 points"; of what is counted the number alone: "-12"."""
     if not change:
         return "0"
-    return f"{'+' if change > 0 else '-'}{written_distance(change, unit)}"
+    size = _points(change) if unit == "share" else written_amount(_size(change), unit)
+    return f"{'+' if change > 0 else '-'}{size}"
 
 
 def written_percent(share: Exact) -> str:
@@ -59,8 +68,12 @@ def written_percent(share: Exact) -> str:
     return f"{percent:+,.1f}%" if abs(percent) >= 0.05 or not percent else f"{percent:+.1g}%"
 
 
-def _count(value: Exact) -> str:
-    return f"{int(value):,}" if value == int(value) else _two_decimals(value)
+def _points(share: Exact) -> str:
+    return f"{_two_decimals(100 * _size(share))} points"
+
+
+def _size(value: Exact) -> Exact:
+    return value if value >= 0 else -value
 
 
 def _two_decimals(value: Exact) -> str:

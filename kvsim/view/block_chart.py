@@ -21,7 +21,7 @@ from jinja2 import Environment
 from kvsim.memory.block_map import BlockMap, BlockRun, BlockState
 from kvsim.study.colours import COLOURS, OWNERS
 from kvsim.units import format_duration
-from kvsim.view.chart import exact_bytes
+from kvsim.view.chart import Chart, exact_bytes
 
 MOST_CELLS = 50_000
 """So many blocks are a cell each."""
@@ -77,6 +77,23 @@ def moment_of(block_map: BlockMap, bytes_per_token: int) -> Moment:
         shared += run.num_blocks if len(run.request_ids) > 1 else 0
     by_state = {state: blocks[state] for state in STATES}
     return Moment(block_map.time_ns, block_map.num_blocks, by_state, shared, slack_tokens * bytes_per_token)
+
+
+def moments_in_words(maps: Sequence[BlockMap], bytes_per_token: int) -> Chart:
+    """The totals of each map as a table, as a page shows the cells of one at a time."""
+    moments = [moment_of(block_map, bytes_per_token) for block_map in maps]
+    states = [state for state in STATES if state == "held" or any(one.blocks[state] for one in moments)]
+    rows = tuple(
+        (
+            format_duration(one.time_ns),
+            *(f"{one.blocks[state]:,}" for state in states),
+            f"{one.shared_blocks:,}",
+            exact_bytes(one.slack_bytes),
+        )
+        for one in moments
+    )
+    columns = ("time", *(f"{state} blocks" for state in states), "held by several", "slack")
+    return Chart("Blocks at moments of the run", None, (), columns, rows)
 
 
 class BlockChart:

@@ -121,11 +121,13 @@ def _mark(plot: figure, drawn: Histogram, marks: dict[str, int]) -> None:
 
 def prefix_hits_of_each(results: Results) -> Chart:
     """What share of its prompt each request found in the prefix cache at first admission; none at all stands apart."""
-    title, shares = "Prefix hits of each request", prefix_hits(results).shares
-    if shares.is_empty():
+    title, of_each = "Prefix hits of each request", prefix_hits(results).of_each
+    if of_each.is_empty():
         return Chart(title, None, ("No request was admitted.",))
-    nothing = int((shares == 0).sum())
-    bins, _ = np.histogram(shares.filter(shares > 0).to_numpy(), bins=_SHARE_BINS, range=(0, 1))
+    shares, found = of_each["share"], of_each.filter(pl.col("hit_tokens") > 0)
+    nothing = of_each.height - found.height
+    bin_of_each = (found["hit_tokens"] * _SHARE_BINS // found["prompt_tokens"]).to_numpy()
+    bins = np.bincount(np.minimum(bin_of_each, _SHARE_BINS - 1), minlength=_SHARE_BINS)
     quantiles = {name: float(shares.quantile(at, "linear") or 0) for name, at in _QUANTILES.items()}
     sentence = (
         f"Of {len(shares):,} requests, {nothing:,} ({nothing / len(shares):.2%}) found nothing in the prefix cache at "

@@ -6,13 +6,12 @@ read off at a moment is the row itself, never what is drawn.
 """
 
 from pathlib import Path
-from typing import Literal
 
 import numpy as np
 import polars as pl
 from bokeh.models import (
-    BasicTickFormatter,
     BasicTicker,
+    BasicTickFormatter,
     BoxZoomTool,
     ColumnDataSource,
     CustomJS,
@@ -231,9 +230,7 @@ class OverTime:
             under = [column for column in below if not (name == "external" and column == "blank_bytes")]
             shown[name] = self._area(chart, name, under)
             below.append(f"{name}_bytes")
-        shown["allocated"] = chart.step(
-            "time", "allocated_bytes", source=self._levels, mode="after", line_width=1.2
-        )
+        shown["allocated"] = chart.step("time", "allocated_bytes", source=self._levels, mode="after", line_width=1.2)
         shown["allocated"].glyph.tags = [_INK]
         shown["pool"] = Span(dimension="width", line_dash="dashed", line_width=1.5, tags=[_INK])
         chart.add_layout(shown["pool"])
@@ -282,9 +279,7 @@ class OverTime:
         chart = self._new_figure(_NOTHING_HEIGHT)
         chart.yaxis.visible = False
         chart.ygrid.visible = False
-        chart.scatter(
-            "time", "y", source=self._marks, marker="dash", angle=np.pi / 2, size=14, line_color="colour"
-        )
+        chart.scatter("time", "y", source=self._marks, marker="dash", angle=np.pi / 2, size=14, line_color="colour")
         names = LabelSet(
             x=4, x_units="screen", y="y", text="text", source=self._lane_names, text_font_size="12px", tags=[_TEXT]
         )

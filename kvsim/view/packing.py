@@ -61,7 +61,7 @@ def _column(values: Integers, streams: list[bytes]) -> dict[str, object]:
     least, most = int(values.min()), int(values.max())
     packed: dict[str, object] = {
         "first": str(values[0]),
-        "exact": -_LARGEST_EXACT <= least and most <= _LARGEST_EXACT,
+        "exact": least >= -_LARGEST_EXACT and most <= _LARGEST_EXACT,
     }
     if least < most:
         steps = np.diff(values)  # of numpy's integers, so modulo 2^64

@@ -280,6 +280,25 @@ def test_a_summary_with_nonsense_sizes_is_refused(results: Results, tmp_path: Pa
         read_results(tmp_path)
 
 
+@pytest.mark.parametrize("part", ["versions", "scenario", "files", "geometry", "pool"])
+@pytest.mark.parametrize("nonsense", [None, 3, "x", []])
+def test_what_was_put_in_is_tables(results: Results, tmp_path: Path, part: str, nonsense: object) -> None:
+    write(results, tmp_path)
+    summary = json.loads((tmp_path / "summary.json").read_text()) | {part: nonsense}
+    (tmp_path / "summary.json").write_text(json.dumps(summary))
+    with pytest.raises(OutputError, match=r"summary\.json: not a summary that kvsim run wrote: "):
+        read_results(tmp_path)
+
+
+@pytest.mark.parametrize("number", ["Infinity", "NaN", "1e999"])
+def test_a_number_that_json_does_not_know_is_refused(results: Results, tmp_path: Path, number: str) -> None:
+    write(results, tmp_path)
+    written = (tmp_path / "summary.json").read_text().replace('"block_size": 4', f'"block_size": {number}')
+    (tmp_path / "summary.json").write_text(written)
+    with pytest.raises(OutputError, match="not a summary that kvsim run wrote: not JSON"):
+        read_results(tmp_path)
+
+
 @pytest.mark.parametrize(
     "damage",
     [

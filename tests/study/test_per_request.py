@@ -134,5 +134,7 @@ def test_hits_and_misses_add_up_to_the_prompts_of_the_admitted(tmp_path: Path) -
         results.metrics["resumed_hit_tokens"],
         results.metrics["recomputed_tokens"],
     )
-    by_request = results.requests.filter(pl.col("admitted_ns").is_not_null())
-    assert round((hits.shares * by_request["prompt_tokens"]).sum()) == hits.hit_tokens
+    assert hits.of_each.height == results.requests["admitted_ns"].count()
+    assert hits.of_each["hit_tokens"].sum() == hits.hit_tokens
+    assert hits.of_each["prompt_tokens"].sum() == hits.prompt_tokens
+    assert 0 <= hits.of_each["share"].min() < hits.of_each["share"].max() < 1  # type: ignore[operator]

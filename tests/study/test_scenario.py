@@ -8,6 +8,7 @@ from attrs import evolve
 from kvsim.engine.latency import LatencyModel
 from kvsim.errors import ScenarioError
 from kvsim.study.scenario import Scenario, load_scenario, load_study, scenario_dict, scenario_text
+from kvsim.units import exact_size, parse_bytes
 from kvsim.workload.generate import Fixed, Gamma, Lognormal, Poisson, Uniform
 from kvsim.workload.traces import Trace
 from tests.study.makers import TINY_TRACE, write_scenario
@@ -426,3 +427,12 @@ def test_a_scenario_as_text_says_the_same(path: Path, tmp_path: Path) -> None:
         evolve(load_scenario(again), base=scenario.base, source=scenario.source, overrides=scenario.overrides)
         == scenario
     )
+
+
+@pytest.mark.parametrize(
+    ("num_bytes", "text"),
+    [(0, "0 B"), (7, "7 B"), (3 * 2**20, "3 MiB"), (4 * 2**30, "4 GiB"), (25 * 10**9, "25 GB"), (1536, "1536 B")],
+)
+def test_sizes_are_written_so_that_they_are_read_back(num_bytes: int, text: str) -> None:
+    assert exact_size(num_bytes) == text
+    assert parse_bytes(text) == num_bytes

@@ -249,7 +249,7 @@ class Blocks {
     const of = ` of ${number.format(this.total)}`;
     if (last === first + 1) return `Block ${number.format(last)}${of}: ${this.said_of(parts[0])}.`;
     const named = parts.slice(0, 4).map((part) => `${number.format(part.blocks)} ${this.said_of(part)}`);
-    if (parts.length > 4) named.push(`and ${number.format(parts.length - 4)} more kinds`);
+    if (parts.length > 4) named.push(`and ${number.format(parts.length - 4)} more`);
     return `Blocks ${number.format(first + 1)} to ${number.format(last)}${of}: ${named.join("; ")}.`;
   }
 

@@ -1,0 +1,212 @@
+"""What changed between two runs, in exact parts, in order, and in words."""
+
+import json
+from fractions import Fraction
+from pathlib import Path
+from typing import Any
+
+from kvsim.engine.metrics import METRICS
+from kvsim.engine.results import Results
+from kvsim.study.diff import Differences, differences
+from kvsim.study.run import simulate
+from kvsim.study.scenario import load_scenario
+from tests.study.makers import write_scenario
+from tests.study.outcomes import DESCRIPTION, REQUESTS, TIMELINE, make_quiet_results, make_results, refusals, request
+
+MORE = DESCRIPTION | {"scenario": {**DESCRIPTION["scenario"], "memory": {"budget": 4400, "block_size": 8}}}
+QUIET = make_quiet_results()
+
+
+def by_name(found: Differences) -> dict[str, Any]:
+    return {effect.name: effect for effect in found.effects}
+
+
+def test_equal_runs_say_so() -> None:
+    found = differences(make_results(), make_results())
+    assert found.are_equal
+    assert found.answer == "The two runs are equal: the same was put in, and all figures and all rows are the same."
+    assert (found.inputs, found.effects, found.figures, found.other_rows) == ((), (), (), ())
+    assert len(found.same_effects) == 13, "all but outputs that share"
+    assert found.traffic_sentence == "Requests came at the same times and had the same lengths in both runs."
+    assert found.to_json()["equal"] is True
+
+
+def test_what_makes_no_difference_is_said() -> None:
+    found = differences(make_results(), make_results(description=MORE))
+    assert not found.are_equal
+    assert found.have_same_outcome
+    assert found.answer == (
+        "What was put in differs: memory.block_size 4 -> 8. It makes no difference: all figures and all rows are the same."
+    )
+
+
+def test_rows_may_differ_where_no_figure_does() -> None:
+    swapped = tuple(reversed(REQUESTS))
+    found = differences(make_results(), make_results(requests=swapped))
+    assert (found.effects, found.figures, found.other_rows) == ((), (), ("requests",))
+    assert found.answer == "The same was put into both runs. All figures are the same; rows of requests differ."
+
+
+def test_a_run_that_stalls_is_not_equal_to_one_that_does_not() -> None:
+    found = differences(make_results(), make_results(stalled="request 1 blocks the queue"))
+    assert not found.are_equal
+    assert found.stalled == (None, "request 1 blocks the queue")
+
+
+def test_memory_is_told_by_parts_that_add_up() -> None:
+    timeline = TIMELINE | {
+        "live_bytes": [0, 300, 450, 0],
+        "slack_bytes": [0, 100, 350, 0],
+        "tail_bytes": [0, 30, 50, 0],
+        "reserved_bytes": [0, 40, 300, 0],
+        "logical_bytes": [0, 300, 750, 0],
+    }
+    found = by_name(differences(make_results(), make_results(timeline=timeline)))
+    mean = found["allocated_mean_bytes"]
+    assert (mean.before, mean.after, mean.change, mean.relative_change) == (400, 400, 0, 0)
+    assert [(part.name, part.change) for part in mean.parts] == [
+        ("reserved", 60),
+        ("live", -50),
+        ("tail", -10),
+        ("unused", 0),
+        ("padding", 0),
+    ]
+    assert [part.name for part in mean.changed_parts] == ["reserved", "live", "tail"]
+    assert mean.moved == Fraction(60, 4000), "of the pool"
+    assert mean.sentence == (
+        "Allocated memory on average: reserved +60 B, live -50 B, tail -10 B; 400 B in all, as before."
+    )
+    peak = found["allocated_peak_bytes"]
+    assert [(part.name, part.change) for part in peak.changed_parts] == [
+        ("reserved", 300),
+        ("live", -250),
+        ("tail", -50),
+    ]
+    live = found["live_mean_bytes"]
+    assert live.sentence == "Live memory on average fell by 50 B (-15.6%), from 320 B to 270 B: logical -50 B."
+
+
+def test_the_largest_cause_comes_first_measured_by_all_there_was() -> None:
+    """7 of 50 ns, 1 of 2 requests, 3 of 20 steps, 64 of 200 tokens."""
+    found = differences(QUIET, make_results())
+    assert [(effect.name, effect.moved) for effect in found.effects] == [
+        ("refused", Fraction(1, 2)),
+        ("admitted_prompt_tokens", Fraction(64, 200)),
+        ("queued_ns", Fraction(30, 100)),
+        ("held_back_steps", Fraction(3, 20)),
+        ("blocked_ns", Fraction(7, 50)),
+    ]
+    assert found.answer == (
+        "The same was put into both runs. The largest change: requests refused by memory rose by 1 request, from 0 requests "
+        "to 1 request: blocks +1."
+    )
+    assert found.sentences[2:] == tuple(effect.sentence for effect in found.effects)
+
+
+def test_what_moves_more_than_the_whole_is_measured_by_its_largest_part() -> None:
+    gone = request(outcome="timed_out", admitted_ns=None, ended_ns=10)
+    effect = by_name(differences(QUIET, make_results(requests=(request(), gone), pressure=())))["requests"]
+    assert (effect.change, effect.moved, effect.out_of) == (0, Fraction(1, 2), "the requests")
+    assert effect.sentence == "Requests that arrived: finished -1, timed out +1; 2 requests in all, as before."
+
+
+def test_figures_stand_with_the_largest_relative_change_first() -> None:
+    found = differences(QUIET, make_results())
+    names = [figure.name for figure in found.figures]
+    assert names == [
+        # What appears is all new.
+        *("refused", "refusals", "refusals_for_blocks", "blocked_ns", "hit_tokens", "hit_share"),
+        # Waits of 10 and 10 ns become 10 and 40.
+        *("waited_p99_ns", "waited_max_ns", "waited_p95_ns", "waited_mean_ns", "waited_p50_ns", "waiting_mean"),
+    ]
+    changes = {
+        figure.name: (figure.before, figure.after, figure.change, figure.relative_change) for figure in found.figures
+    }
+    assert changes["waited_mean_ns"] == (10, 25, 15, Fraction(3, 2))
+    assert changes["blocked_ns"] == (0, 7, 7, None)
+
+
+def test_a_figure_that_only_one_run_has() -> None:
+    never = (request(outcome="rejected", reason="never_fits", admitted_ns=None, ended_ns=0),) * 2
+    figures = {figure.name: figure for figure in differences(QUIET, make_results(requests=never, pressure=())).figures}
+    assert (figures["hit_share"].before, figures["hit_share"].after) == (0.0, None)
+    assert (figures["hit_share"].change, figures["hit_share"].relative_change) == (None, None)
+
+
+def test_what_does_not_depend_on_step_times_is_marked_as_in_the_summary(tmp_path: Path) -> None:
+    path = write_scenario(tmp_path)
+    one, other = simulate(load_scenario(path)), simulate(load_scenario(path, "workload.num_requests=30"))
+    found = differences(one, other)
+    marked = {figure.name for figure in found.figures if figure.independent_of_step_times}
+    assert marked == {"requests", "prompt_mean_tokens", "output_mean_tokens"}
+    assert marked <= set(one.summary["independent_of_step_times"])
+    assert [effect.name for effect in found.effects if effect.independent_of_step_times] == ["requests"]
+
+
+def test_whether_the_same_was_asked_is_told(tmp_path: Path) -> None:
+    path = write_scenario(tmp_path)
+
+    def asked(*overrides: str) -> Results:
+        return simulate(load_scenario(path, overrides))
+
+    faster, longer = asked("workload.rate=101"), asked("workload.output.max=21")
+    assert differences(asked(), faster).same_traffic == {"arrivals": False, "lengths": True}
+    found = differences(asked(), longer)
+    assert found.same_traffic == {"arrivals": True, "lengths": False}
+    assert found.traffic_sentence == "The lengths of the requests differ, so that the runs were not asked the same."
+    assert differences(asked(), asked("memory.block_size=2")).same_traffic == {"arrivals": True, "lengths": True}
+
+
+def test_what_was_put_in_is_said_in_short() -> None:
+    described = DESCRIPTION | {
+        "overrides": ["memory.budget=1"],
+        "scenario": {"question": "What?", "memory": {f"key{index}": index for index in range(9)}},
+    }
+    said = differences(make_results(), make_results(description=described)).sentences[0]
+    assert said == (
+        "What was put in differs: memory.key0 not set -> 0, memory.key1 not set -> 1, memory.key2 not set -> 2, "
+        "memory.key3 not set -> 3, memory.key4 not set -> 4, memory.key5 not set -> 5, and 6 keys more."
+    )
+    other = DESCRIPTION | {"geometry": {"name": "tiny", "bytes_per_token": 200}}
+    said = differences(make_results(), make_results(description=other)).sentences[0]
+    assert said == (
+        "The same was put into both runs, but other files were behind it: geometry.bytes_per_token 100 B -> 200 B."
+    )
+
+
+def test_json_has_whole_numbers_whole_and_all_parts(tmp_path: Path) -> None:
+    path = write_scenario(tmp_path)
+    one, other = simulate(load_scenario(path)), simulate(load_scenario(path, "memory.block_size=2"))
+    written = json.loads(json.dumps(differences(one, other).to_json(), allow_nan=False))
+    effects = {effect["name"]: effect for effect in written["effects"]}
+    peak = effects["allocated_peak_bytes"]
+    assert (peak["before"], peak["after"]) == tuple(run.metrics["allocated_peak_bytes"] for run in (one, other))
+    assert type(peak["change"]) is int
+    assert sum(part["change"] for part in peak["parts"]) == peak["change"]
+    mean = effects["allocated_mean_bytes"]
+    assert mean["before"] == one.metrics["allocated_mean_bytes"]
+    assert mean["sentence"] in written["sentences"]
+    changed = [metric.name for metric in METRICS if one.metrics[metric.name] != other.metrics[metric.name]]
+    assert sorted(figure["name"] for figure in written["figures"]) == sorted(changed)
+    assert written["inputs"][0] == {
+        "name": "memory.block_size",
+        "unit": None,
+        "before": 4,
+        "after": 2,
+        "follows": False,
+    }
+    assert written["claim"].startswith("A sizing model")
+
+
+def test_notes_that_only_one_run_has() -> None:
+    found = differences(make_results(notes=("a", "b")), make_results(notes=("b", "c")))
+    assert found.notes == (("a",), ("c",))
+    assert found.are_equal, "notes follow from what is compared already"
+
+
+def test_refusals_change_causes_step_by_step() -> None:
+    other = make_results(pressure=(refusals("blocks", 1), refusals("gate", 2)))
+    effect = by_name(differences(make_results(), other))["held_back_steps"]
+    assert effect.sentence == (
+        "Steps that held back the head of the queue: blocks -2, gate +2; 3 steps in all, as before."
+    )
