@@ -1,0 +1,109 @@
+"""Whom the server answers, and with what."""
+
+import socket
+from collections.abc import Iterator
+from http.client import HTTPConnection, HTTPResponse
+from pathlib import Path
+from urllib.parse import urlsplit
+
+import pytest
+
+from kvsim.errors import KvsimError
+from kvsim.view.server import AppServer, is_loopback
+from tests.view.served import served
+
+
+@pytest.fixture(scope="module")
+def port(tmp_path_factory: pytest.TempPathFactory) -> Iterator[int]:
+    with served(tmp_path_factory.mktemp("folder")) as address:
+        found = urlsplit(address).port
+        assert found is not None
+        yield found
+
+
+def asked(port: int, path: str = "/", **headers: str) -> HTTPResponse:
+    """An answer that is read; dashes of header names are written as underscores."""
+    connection = HTTPConnection("127.0.0.1", port, timeout=10)
+    connection.request("GET", path, headers={name.replace("_", "-"): value for name, value in headers.items()})
+    answer = connection.getresponse()
+    answer.read()
+    connection.close()
+    return answer
+
+
+def test_the_page_comes_with_a_strict_policy(port: int) -> None:
+    answer = asked(port)
+    assert answer.status == 200
+    policy = answer.headers["Content-Security-Policy"]
+    assert policy == (
+        "default-src 'none'; script-src 'self'; style-src 'self' 'unsafe-inline'; img-src 'self' data:; "
+        f"connect-src 'self' ws://127.0.0.1:{port}; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+    )
+    assert answer.headers["X-Content-Type-Options"] == "nosniff"
+    assert answer.headers["Cross-Origin-Resource-Policy"] == "same-origin"
+
+
+@pytest.mark.parametrize("name", ["127.0.0.1", "localhost", "LOCALHOST", "[::1]"])
+def test_all_names_of_the_loopback_will_do(port: int, name: str) -> None:
+    assert asked(port, Host=f"{name}:{port}").status == 200
+
+
+@pytest.mark.parametrize(
+    "host",
+    ["evil.example", "evil.example:{port}", "127.0.0.1", "127.0.0.1:1", "localhost.evil.example:{port}", "", ":"],
+)
+@pytest.mark.parametrize("path", ["/", "/ws", "/static/js/bokeh.min.js", "/page/app.js"])
+def test_another_host_is_refused(port: int, host: str, path: str) -> None:
+    assert asked(port, path, Host=host.format(port=port)).status == 403
+
+
+@pytest.mark.parametrize("origin", ["http://evil.example", "http://127.0.0.1:1", "https://127.0.0.1:{port}", "null"])
+@pytest.mark.parametrize("path", ["/", "/ws"])
+def test_another_origin_is_refused(port: int, origin: str, path: str) -> None:
+    upgrade = {
+        "Upgrade": "websocket", "Connection": "Upgrade", "Sec_WebSocket_Version": "13",
+        "Sec_WebSocket_Key": "dGhlIHNhbXBsZSBub25jZQ==", "Sec_WebSocket_Protocol": "bokeh, token",
+    }  # fmt: skip
+    assert asked(port, path, Origin=origin.format(port=port), **upgrade).status == 403
+    own = asked(port, path, Origin=f"http://127.0.0.1:{port}", **upgrade)
+    assert own.status == (200 if path == "/" else 101)
+
+
+@pytest.mark.parametrize(
+    "path",
+    ["/autoload.js", "/metadata", "/favicon.ico", "/page/../server.py", "/page/%2e%2e/server.py", "/page/", "/x"],
+)
+def test_there_are_no_other_ways_in(port: int, path: str) -> None:
+    assert asked(port, path).status in (403, 404)
+
+
+@pytest.mark.parametrize(
+    ("host", "port", "message"),
+    [
+        ("no.such.host.invalid", 0, "--host no.such.host.invalid --port 0 cannot be listened on"),
+        ("127.0.0.1", 65536, "--port must be between 0 and 65,535, got 65536"),
+        ("127.0.0.1", -1, "--port must be between 0 and 65,535, got -1"),
+    ],
+)
+def test_where_it_cannot_listen_is_said(tmp_path: Path, host: str, port: int, message: str) -> None:
+    with pytest.raises(KvsimError, match=message):
+        AppServer(tmp_path, host, port)
+
+
+def test_the_loopback_is_this_machine_alone() -> None:
+    assert all(is_loopback(host) for host in ("127.0.0.1", "127.8.8.8", "::1", "localhost"))
+    assert not any(is_loopback(host) for host in ("0.0.0.0", "::", "192.168.0.2", "example.org"))
+
+
+def test_on_all_interfaces_addresses_and_the_machines_name_will_do(tmp_path: Path) -> None:
+    import asyncio
+
+    async def names() -> dict[str, bool]:
+        server = AppServer(tmp_path, "0.0.0.0", 0)
+        try:
+            tried = ("192.168.0.2", "localhost", socket.gethostname(), "evil.example")
+            return {name: server.is_own(f"{name}:{server.port}") for name in tried}
+        finally:
+            server.unlisten()
+
+    assert list(asyncio.run(names()).values()) == [True, True, True, False]
