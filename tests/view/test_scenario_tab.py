@@ -14,7 +14,7 @@ from kvsim.study.run import simulate
 from kvsim.study.scenario import load_scenario
 from kvsim.view.draft import MOST_BYTES, READY_MADE
 from kvsim.view.scenario_tab import ScenarioTab
-from tests.study.makers import TINY, write_scenario
+from tests.study.makers import TINY, TINY_TRACE, write_scenario
 from tests.view.conftest import opened
 from tests.view.served import served
 
@@ -168,6 +168,8 @@ def address(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     folder = tmp_path_factory.mktemp("folder")
     write_scenario(folder)
     (folder / "long.toml").write_text(TINY.replace("num_requests = 40", "num_requests = 2_000_000"))
+    (folder / "lost.toml").write_text(TINY_TRACE.replace("trace.csv", "lost.csv"))
+    (folder / "endless.toml").write_text(TINY.replace("max_model_len = 128\n", ""))
     question, key = HOSTILE.replace('"', '\\"'), "'<script>document.title = 1</script>' = 3"
     (folder / "hostile.toml").write_text(TINY.replace("Does a tiny pool do?", question))
     (folder / "hostile_key.toml").write_text(TINY.replace("block_size = 4", f"block_size = 4\n{key} # {HOSTILE}"))
@@ -270,6 +272,25 @@ def test_a_long_run_is_seen_as_it_goes_on_and_stops_at_once(browser: Browser, ad
         time.sleep(1)
         assert page.locator("#scenario-status").inner_text() == said
         expect(page.locator("#scenario-stop")).to_be_disabled()
+
+
+@pytest.mark.parametrize(
+    ("file", "place", "sentence"),
+    [
+        ("lost.toml", "#scenario-f7-problem", "lost.csv: cannot be read: No such file or directory"),
+        ("endless.toml", "#scenario-t4-problem", "engine.max_model_len is missing, and the model does not say its"),
+    ],
+)
+def test_what_a_run_refuses_is_shown_where_it_belongs(
+    browser: Browser, address: str, file: str, place: str, sentence: str
+) -> None:
+    with opened(browser) as tab:
+        page = tab.page
+        open_tab(page, address, file=file)
+        page.get_by_role("button", name="Run").click()
+        status(page, "not run to its end")
+        expect(page.locator(place)).to_contain_text(sentence)
+        expect(page.locator("#scenario-run")).to_be_enabled()
 
 
 @pytest.mark.parametrize("file", ["hostile.toml", "hostile_key.toml"])
