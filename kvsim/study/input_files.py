@@ -11,7 +11,8 @@ from kvsim.study.scenario import Scenario, Workload, scenario_dict
 from kvsim.workload.traces import Trace
 from kvsim.workload.traces.conversations import COMPONENTS
 
-_NAMES_A_FILE = {"path", "config", "tokenizer"}
+NAMES_A_FILE = ("path", "config", "tokenizer")
+"""Keys of a scenario, at any depth, whose value may be the name of a file."""
 
 
 def input_files(scenarios: Iterable[Scenario]) -> dict[str, dict[str, Any]]:
@@ -72,5 +73,5 @@ def _texts(table: Mapping[str, Any]) -> Iterator[str]:
     for key, value in table.items():
         if isinstance(value, Mapping):
             yield from _texts(value)
-        elif key in _NAMES_A_FILE and isinstance(value, str):
+        elif key in NAMES_A_FILE and isinstance(value, str):
             yield value

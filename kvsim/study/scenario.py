@@ -196,19 +196,26 @@ def load_scenario(path: str | Path, overrides: str | Iterable[str] = ()) -> Scen
     Raises ScenarioError with all problems of the file.
     """
     path = Path(path)
+    return parse_scenario(_read_text(path), overrides, base=path.parent, source=str(path))
+
+
+def parse_scenario(
+    text: str, overrides: str | Iterable[str] = (), *, base: Path = Path(), source: str = "scenario"
+) -> Scenario:
+    """As `load_scenario`, of the text of a file that would be called `source` and stand in the folder `base`."""
     overrides = (overrides,) if isinstance(overrides, str) else tuple(overrides)
-    table = _overridden(path, overrides)
+    table = overridden(_parsed(text, source), overrides)
     try:
         scenario = TableReader(WORKLOADS, LENGTHS, DURATIONS).read(table, Scenario)
     except StructureError as error:
-        raise ScenarioError(str(path), error.problems) from None
-    return evolve(scenario, base=path.parent, source=str(path), overrides=overrides)
+        raise ScenarioError(source, error.problems) from None
+    return evolve(scenario, base=base, source=source, overrides=overrides)
 
 
 def load_study(path: str | Path, overrides: Iterable[str] = ()) -> StudyTable:
     """The table [study] of a scenario file, whatever is wrong with the rest of it."""
     path = Path(path)
-    table = _overridden(path, overrides).get("study", {})
+    table = overridden(_parsed(_read_text(path), str(path)), overrides).get("study", {})
     try:
         return TableReader().read({"study": table}, _OnlyStudy).study
     except StructureError as error:
@@ -253,16 +260,15 @@ def named_overrides(overrides: Iterable[str]) -> str:
     return ", ".join(f"{word} {', '.join(listed)}" for word, listed in parts if listed)
 
 
-def _overridden(path: Path, overrides: Iterable[str]) -> dict[str, Any]:
-    """The tables of a scenario file with some keys set anew."""
-    table = _read_toml(path)
+def overridden(table: dict[str, Any], overrides: Iterable[str]) -> dict[str, Any]:
+    """The tables of a scenario, with some keys set anew in place."""
     for override in overrides:
         _override(table, override)
     return table
 
 
-def _read_toml(path: Path) -> dict[str, Any]:
-    """The tables of a regular file or a pipe; anything else might never end."""
+def _read_text(path: Path) -> str:
+    """The text of a regular file or a pipe; anything else might never end."""
     try:
         mode = path.stat().st_mode
         if stat.S_ISCHR(mode) or stat.S_ISBLK(mode):
@@ -274,11 +280,16 @@ def _read_toml(path: Path) -> dict[str, Any]:
     if len(content) > MAX_SCENARIO_BYTES:
         raise ScenarioError(str(path), [f"must be at most {MAX_SCENARIO_BYTES:,} bytes"])
     try:
-        return parse_toml(content.decode("utf-8-sig"))
+        return content.decode("utf-8-sig")
     except UnicodeDecodeError:
         raise ScenarioError(str(path), ["not UTF-8 text"]) from None
+
+
+def _parsed(text: str, source: str) -> dict[str, Any]:
+    try:
+        return parse_toml(text)
     except ValueError as error:
-        raise ScenarioError(str(path), [f"not TOML: {error}"]) from None
+        raise ScenarioError(source, [f"not TOML: {error}"]) from None
 
 
 def _override(table: dict[str, Any], override: str) -> None:

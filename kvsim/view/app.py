@@ -9,12 +9,13 @@ from bokeh.core.properties import String
 from bokeh.document import Document
 from bokeh.embed.util import RenderItem
 from bokeh.model import DataModel, Model
-from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
 from kvsim import __version__
 from kvsim.rules import shown
 from kvsim.view.calculator import Calculator
+from kvsim.view.pages import TEMPLATES
+from kvsim.view.scenario_tab import ScenarioTab
 
 TITLE = "kvsim"
 
@@ -30,6 +31,10 @@ class Tab(Protocol):
     def title(self) -> str:
         """How people call it."""
 
+    @property
+    def scripts(self) -> tuple[str, ...]:
+        """What of `static/` it needs, in this order, before it is embedded."""
+
     on_state: Callable[[], None] | None
     """Called when what `state` returns has changed."""
 
@@ -43,7 +48,7 @@ class Tab(Protocol):
         """Show what an address says; the tab itself says what of it cannot be shown."""
 
 
-TABS: tuple[Callable[[Path], Tab], ...] = (lambda folder: Calculator(),)
+TABS: tuple[Callable[[Path], Tab], ...] = (lambda folder: Calculator(), ScenarioTab)
 """What makes each tab, in their order, from the folder that the app was started in."""
 
 
@@ -93,15 +98,14 @@ class AppPage:
         elements = self.elements()
         item = RenderItem(token=token, roots=elements)  # type: ignore[arg-type]  # it takes ids of any sort
         return str(
-            _templates()
-            .get_template("app.html")
-            .render(
+            TEMPLATES.get_template("app.html").render(
                 title=TITLE,
                 version=__version__,
                 tabs=[(tab, _places(tab, elements)) for tab in self.tabs],
                 chosen=self.chosen,
                 note=self.note,
                 scripts=scripts,
+                own_scripts=list(dict.fromkeys([*(name for tab in self.tabs for name in tab.scripts), "app.js"])),
                 embed=[item.to_json()],
             )
         )
@@ -129,13 +133,3 @@ def asked_in(arguments: Mapping[str, list[bytes]]) -> dict[str, str]:
 def _places(tab: Tab, elements: Mapping[Model, str]) -> dict[str, Markup]:
     """The element of each root, as the template is to place it."""
     return {name: Markup('<div id="{}"></div>').format(elements[model]) for name, model in tab.roots().items()}
-
-
-def _templates() -> Environment:
-    return Environment(
-        loader=PackageLoader("kvsim.view"),
-        autoescape=True,
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )

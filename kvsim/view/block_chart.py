@@ -7,7 +7,6 @@ itself (`static/blocks.js`) cuts runs into cells, as many in a row as its width 
 import json
 from collections import Counter
 from collections.abc import Sequence
-from importlib.resources import files
 from typing import Any, get_args
 
 import numpy as np
@@ -16,12 +15,12 @@ from attrs import frozen
 from bokeh.models import Column, ColumnDataSource, CustomJS, InlineStyleSheet, LayoutDOM
 from bokeh.models.widgets import Div
 from bokeh.plotting import figure
-from jinja2 import Environment
 
 from kvsim.memory.block_map import BlockMap, BlockRun, BlockState
 from kvsim.study.colours import COLOURS, OWNERS
 from kvsim.units import format_duration
 from kvsim.view.chart import Chart, exact_bytes
+from kvsim.view.pages import TEMPLATES, static_text
 
 MOST_CELLS = 50_000
 """So many blocks are a cell each."""
@@ -104,9 +103,9 @@ class BlockChart:
             disable_math=True,
             sizing_mode="stretch_width",
             margin=0,
-            stylesheets=[InlineStyleSheet(css=_static("blocks.css"))],
+            stylesheets=[InlineStyleSheet(css=static_text("blocks.css"))],
         )
-        draw = CustomJS(args={"host": host, "source": self._source}, code=_static("blocks.js"))
+        draw = CustomJS(args={"host": host, "source": self._source}, code=static_text("blocks.js"))
         self._source.js_on_change("data", draw)
         root = Column(children=[host, _awakener(draw)], sizing_mode="stretch_width", spacing=0)
         self.figures: dict[str, LayoutDOM] = {"blocks": root}
@@ -240,10 +239,6 @@ def _awakener(draw: CustomJS) -> LayoutDOM:
     return plot
 
 
-def _static(name: str) -> str:
-    return (files("kvsim.view") / "static" / name).read_text(encoding="utf-8")
-
-
 _FRAME = """
 <div class="kvsim-blocks">
   <label class="moment" hidden>Moment
@@ -271,5 +266,5 @@ _FRAME = """
 
 def _frame() -> str:
     """The page's part that stands around the cells; nothing of a run is in it."""
-    template = Environment(autoescape=True).from_string(_FRAME)
+    template = TEMPLATES.from_string(_FRAME)
     return template.render(legend=_LEGEND, colours=COLOURS, owners=OWNERS)

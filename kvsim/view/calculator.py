@@ -65,6 +65,7 @@ class Calculator:
 
     name = "calculator"
     title = "Calculator"
+    scripts = ("theme.js",)
     max_upload_bytes = MAX_UPLOAD_BYTES
     claim = CLAIM
     models = tuple(sorted(catalogue()))

@@ -5,8 +5,6 @@ two pixels wide the first row, the last, and those with the most and the least. 
 and what is read off at a moment is the row itself, never what is drawn.
 """
 
-from pathlib import Path
-
 import numpy as np
 import polars as pl
 from bokeh.core.property.vectorization import Expr
@@ -30,9 +28,8 @@ from kvsim.engine.tables import MemoryShape
 from kvsim.study.colours import COLOURS
 from kvsim.study.plots import MUCH_MORE
 from kvsim.units import BYTE_UNITS
+from kvsim.view.pages import static_text
 from kvsim.view.run_rows import AREAS, COUNTS, MOST_ROWS, Lane, Units, lanes_of, packed_rows
-
-STATIC = Path(__file__).parent / "static"
 
 SCRIPTS = ("theme.js", "packed.js", "moment.js", "timeline.js")
 """Of `static/`: a page loads them once, in this order, before any chart is embedded."""
@@ -84,7 +81,7 @@ class OverTime:
         self._pressure = self._new_pressure()
         self._readout = Div(
             sizing_mode="stretch_width",
-            stylesheets=[(STATIC / "timeline.css").read_text(encoding="utf-8")],
+            stylesheets=[static_text("timeline.css")],
             margin=0,
             min_height=150,
         )

@@ -11,7 +11,6 @@ from attrs import field, frozen
 from bokeh.embed import components
 from bokeh.models import Model
 from bokeh.resources import Resources
-from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
 from kvsim.engine.results import CLAIM, Results
@@ -30,6 +29,7 @@ from kvsim.view.block_chart import BlockChart, moments_in_words
 from kvsim.view.chart import Chart
 from kvsim.view.distributions import distributions, prefix_hits_of_each
 from kvsim.view.over_time import SCRIPTS, OverTime
+from kvsim.view.pages import TEMPLATES, static_text
 
 MOST_RUNS = 8
 """Of one report: more than can be looked at side by side belong into a sweep."""
@@ -81,27 +81,17 @@ def report_page(runs: Sequence[ReportedRun]) -> str:
     shown = [_ShownRun.of(number, run) for number, run in enumerate(runs)]
     models = {name: model for run in shown for name, model in run.models.items()}
     script, divs = components(models, wrap_script=True)
-    return (
-        _environment()
-        .get_template("report.html")
-        .render(
-            runs=shown,
-            differences=[differences(runs[0].results, other.results) for other in runs[1:]],
-            divs={name: Markup(div) for name, div in divs.items()},
-            plot_script=Markup(script),
-            bokeh_script=Markup(Resources(mode="inline", components=["bokeh", "bokeh-widgets"]).render_js()),
-            styles=[Markup(_static(name)) for name in _STYLES],
-            scripts=[Markup(_static(name)) for name in _SCRIPTS],
-            content_policy=_CONTENT_POLICY,
-            claim=CLAIM,
-        )
+    return TEMPLATES.get_template("report.html").render(
+        runs=shown,
+        differences=[differences(runs[0].results, other.results) for other in runs[1:]],
+        divs={name: Markup(div) for name, div in divs.items()},
+        plot_script=Markup(script),
+        bokeh_script=Markup(Resources(mode="inline", components=["bokeh", "bokeh-widgets"]).render_js()),
+        styles=[Markup(static_text(name)) for name in _STYLES],
+        scripts=[Markup(static_text(name)) for name in _SCRIPTS],
+        content_policy=_CONTENT_POLICY,
+        claim=CLAIM,
     )
-
-
-def _environment() -> Environment:
-    """Whatever is put into a page is escaped, and what is missing is a mistake."""
-    loader = PackageLoader("kvsim.view")
-    return Environment(autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True, loader=loader)
 
 
 @frozen(kw_only=True, eq=False)
@@ -173,7 +163,3 @@ class _ShownRun:
         """Figures that do not depend on step times."""
         names: list[str] = self.results.summary["independent_of_step_times"]
         return names
-
-
-def _static(name: str) -> str:
-    return (Path(__file__).parent / "static" / name).read_text(encoding="utf-8")

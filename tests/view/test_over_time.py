@@ -20,7 +20,8 @@ from playwright.sync_api import Browser, Locator, Page
 from tornado.ioloop import IOLoop
 
 from kvsim.engine.tables import PRESSURE_COLUMNS, TIMELINE_COLUMNS, MemoryShape
-from kvsim.view.over_time import SCRIPTS, STATIC, OverTime
+from kvsim.view.over_time import SCRIPTS, OverTime
+from kvsim.view.pages import static_text
 from kvsim.view.run_rows import lanes_of
 from tests.view.conftest import opened
 from tests.view.test_packing import unpack
@@ -67,8 +68,8 @@ NO_PRESSURE = pressure_of()
 
 def head() -> str:
     """What a page needs of kvsim's own."""
-    code = "".join(f"<script>{(STATIC / name).read_text(encoding='utf-8')}</script>" for name in SCRIPTS)
-    return f"<style>{(STATIC / 'page.css').read_text(encoding='utf-8')}</style>{code}"
+    code = "".join(f"<script>{static_text(name)}</script>" for name in SCRIPTS)
+    return f"<style>{static_text('page.css')}</style>{code}"
 
 
 def page_of(*charts: OverTime) -> str:

@@ -38,7 +38,7 @@ def test_the_page_comes_with_a_strict_policy(port: int) -> None:
     assert answer.status == 200
     policy = answer.headers["Content-Security-Policy"]
     assert policy == (
-        "default-src 'none'; script-src 'self'; style-src 'self' 'unsafe-inline'; img-src 'self' data:; "
+        "default-src 'none'; script-src 'self' 'unsafe-eval'; style-src 'self' 'unsafe-inline'; img-src 'self' data:; "
         f"connect-src 'self' ws://127.0.0.1:{port}; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
     )
     assert answer.headers["X-Content-Type-Options"] == "nosniff"

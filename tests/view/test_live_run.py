@@ -1,0 +1,117 @@
+import json
+import time
+from pathlib import Path
+
+import polars as pl
+import pytest
+
+from kvsim.study.block_maps import MOST_MAPS
+from kvsim.study.files import summary_json
+from kvsim.study.run import simulate
+from kvsim.study.scenario import load_scenario, parse_scenario
+from kvsim.view.live_run import MOST_ROWS_TOLD, Ended, LiveRun, Refused, Seen, _choice
+from tests.study.makers import TINY, TINY_TRACE, write_scenario
+
+LONG = TINY.replace("num_requests = 40", "num_requests = 1_000_000")
+
+
+def waited_for(run: LiveRun, seconds: float = 20) -> Seen:
+    """What is seen of it first."""
+    until = time.monotonic() + seconds
+    while not isinstance(run.latest, Seen):
+        assert time.monotonic() < until, "nothing was told"
+        time.sleep(0.02)
+    return run.latest
+
+
+def test_a_run_ends_with_the_results_that_simulate_gives(tmp_path: Path) -> None:
+    scenario = load_scenario(write_scenario(tmp_path), ["workload.num_requests=8000"])
+    run = LiveRun(scenario)
+    run.wait()
+    ended = run.latest
+    assert run.state == "ended"
+    assert isinstance(ended, Ended)
+    expected = simulate(scenario)
+    assert json.loads(summary_json(ended.results)) == json.loads(summary_json(expected))
+    assert ended.results.timeline.equals(expected.timeline)
+    assert ended.results.pressure.equals(expected.pressure)
+    assert 8 < len(ended.maps) < MOST_MAPS
+    assert [blocks.time_ns for blocks in ended.maps] == sorted({blocks.time_ns for blocks in ended.maps})
+    run.close()
+
+
+def test_rows_that_are_told_are_a_choice_with_the_extremes_and_all_steps() -> None:
+    results = simulate(parse_scenario(TINY, ["workload.num_requests=40_000", "workload.rate=400"]))
+    timeline, pressure = results.timeline, results.pressure
+    told = _choice("timeline", timeline)
+    assert MOST_ROWS_TOLD / 4 < told.height <= MOST_ROWS_TOLD < timeline.height
+    assert told["allocated_bytes"].max() == timeline["allocated_bytes"].max()
+    assert told.join(timeline, on=timeline.columns, how="semi").height == told.height
+    some = _choice("pressure", pressure)
+    assert some.height <= MOST_ROWS_TOLD + 2 < pressure.height
+    assert some["time_ns"].is_sorted()
+    by_kind = [
+        rows.group_by("event", "cause").agg(pl.col("steps").sum()).sort("event", "cause") for rows in (some, pressure)
+    ]
+    assert by_kind[0].equals(by_kind[1])
+
+
+def test_a_long_run_is_seen_as_it_goes_on_and_ends_at_once() -> None:
+    run = LiveRun(parse_scenario(LONG))
+    seen = waited_for(run)
+    assert seen.num_requests == 1_000_000
+    assert 0 < seen.timeline.height <= MOST_ROWS_TOLD
+    assert seen.timeline["time_ns"].is_sorted()
+    assert seen.timeline["time_ns"][-1] <= seen.time_ns == seen.blocks.time_ns
+    folder = Path(run._folder.name)
+    assert folder.is_dir()
+    began = time.monotonic()
+    run.stop()
+    run.close()
+    assert time.monotonic() - began < 2
+    assert run.state == "stopped"
+    assert isinstance(run.latest, Seen)
+    assert not run._process.is_alive()
+    assert not folder.exists()
+
+
+def test_a_run_that_grows_too_long_is_refused() -> None:
+    run = LiveRun(parse_scenario(LONG), most_rows=5000)
+    run.wait()
+    assert run.latest == Refused(
+        ("the run has more than 5,000 instants, as many as a page can show: make it shorter, or use kvsim run",)
+    )
+    run.close()
+
+
+def test_a_run_that_takes_too_long_is_refused() -> None:
+    run = LiveRun(parse_scenario(LONG), most_seconds=0.5)
+    run.wait()
+    assert run.latest == Refused(("a run in the app may take 0.5 s: make it shorter, or use kvsim run",))
+    assert not run._process.is_alive()
+    run.close()
+
+
+@pytest.mark.parametrize(
+    ("text", "problem"),
+    [
+        (
+            TINY.replace("max_model_len = 128", ""),
+            "engine.max_model_len is missing, and the model does not say its longest length",
+        ),
+        (TINY_TRACE, "trace.csv: cannot be read: No such file or directory"),
+    ],
+)
+def test_what_a_run_refuses_is_told(text: str, problem: str) -> None:
+    run = LiveRun(parse_scenario(text))
+    run.wait()
+    assert (run.state, run.latest) == ("refused", Refused((problem,)))
+    run.close()
+
+
+def test_a_process_that_dies_is_told() -> None:
+    run = LiveRun(parse_scenario(LONG))
+    run._process.kill()
+    run.wait()
+    assert run.latest == Refused(("the process of the run died, as happens when memory runs out",))
+    run.close()
