@@ -254,7 +254,7 @@ _FRAME = """
   <ul class="legend">
     {% for name, text in legend.items() %}
     <li data-look="{{ name }}" hidden><span class="swatch {{ name }}"
-      {% if colours[name] and name != "blank" %}style="background-color: {{ colours[name] }}"{% endif %}>
+      {% if name in colours and name != "blank" %}style="background-color: {{ colours[name] }}"{% endif %}>
       {%- if name == "owner" %}{% for colour in owners %}<i style="background-color: {{ colour }}"></i>{% endfor %}
       {%- endif %}</span>{{ text }}</li>
     {% endfor %}
