@@ -168,9 +168,9 @@ def _make_page(document: Document, folder: Path) -> None:
 def run(folder: Path, host: str, port: int, when_listening: Callable[[AppServer], None]) -> None:
     """Serve until Ctrl-C, which ends it and is no error; raises KvsimError if it cannot listen."""
     server = AppServer(folder, host, port)
-    server.start()
-    when_listening(server)
     try:
+        server.start()
+        when_listening(server)
         server.io_loop.start()
     except KeyboardInterrupt:
         pass

@@ -1,8 +1,6 @@
 """Block maps as cells: what is sent is what there is, and what is drawn and said of a cell is what its block is."""
 
-import asyncio
 import json
-import threading
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -13,7 +11,6 @@ import numpy as np
 from bokeh.document import Document
 from bokeh.embed import components
 from bokeh.resources import INLINE
-from bokeh.server.server import Server
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from playwright.sync_api import Browser, Locator, Page
@@ -23,6 +20,7 @@ from kvsim.study.colours import COLOURS, OWNERS
 from kvsim.view import block_chart
 from kvsim.view.block_chart import BlockChart, blocks_per_cell, moment_of
 from tests.view.conftest import opened
+from tests.view.live import live
 from tests.view.maps import SLOT_BYTES, block_maps, cells, map_of
 
 CSS = (Path(block_chart.__file__).parent / "static" / "page.css").read_text(encoding="utf-8")
@@ -316,45 +314,20 @@ def test_a_map_that_is_not_to_be_seen_is_drawn_when_it_is(browser: Browser, tmp_
         assert tab.page.locator("canvas[role=application]").bounding_box() is not None
 
 
-@contextmanager
-def served(charts: list[BlockChart], documents: list[Document]) -> Iterator[str]:
-    """An app's page with a chart, from a server in a thread of its own."""
-    ready = threading.Event()
-    found: dict[str, Any] = {}
-
-    def make(document: Document) -> None:
-        charts.append(BlockChart())
-        documents.append(document)
-        document.add_root(charts[-1].figures["blocks"])
-
-    async def serve() -> None:
-        server = Server({"/": make}, port=0, address="127.0.0.1")
-        server.start()
-        found["port"], found["done"], found["loop"] = server.port, asyncio.Event(), asyncio.get_running_loop()
-        ready.set()
-        await found["done"].wait()
-        server.stop()
-        server.unlisten()
-
-    thread = threading.Thread(target=lambda: asyncio.run(serve()))
-    thread.start()
-    ready.wait(10)
-    try:
-        yield f"http://127.0.0.1:{found['port']}/"
-    finally:
-        found["loop"].call_soon_threadsafe(found["done"].set)
-        thread.join(10)
-
-
 def test_a_live_page_follows_and_stays_at_the_moment_that_was_chosen(browser: Browser) -> None:
     charts: list[BlockChart] = []
     documents: list[Document] = []
     maps = some_maps()
 
+    def fill(document: Document) -> None:
+        charts.append(BlockChart())
+        documents.append(document)
+        document.add_root(charts[-1].figures["blocks"])
+
     def show(some: list[BlockMap]) -> None:
         documents[0].add_next_tick_callback(lambda: charts[0].show(some, chosen=-1))
 
-    with served(charts, documents) as address, opened(browser) as tab:
+    with live(fill) as (address, _call), opened(browser) as tab:
         tab.page.goto(address)
         tab.page.wait_for_function(drawn())
         root = tab.page.locator(".kvsim-blocks")

@@ -1,29 +1,22 @@
-import asyncio
-import queue
-import threading
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 import polars as pl
 import pytest
-from bokeh.application import Application
-from bokeh.application.handlers import FunctionHandler
 from bokeh.document import Document
 from bokeh.embed import components
 from bokeh.resources import INLINE
-from bokeh.server.server import Server
 from jinja2 import Template
 from playwright.sync_api import Browser, Locator, Page
-from tornado.ioloop import IOLoop
 
 from kvsim.engine.tables import PRESSURE_COLUMNS, TIMELINE_COLUMNS, MemoryShape
 from kvsim.view.over_time import SCRIPTS, OverTime
 from kvsim.view.pages import static_text
 from kvsim.view.run_rows import lanes_of
 from tests.view.conftest import opened
+from tests.view.live import live
 from tests.view.test_packing import unpack
 
 SHAPE = MemoryShape(num_blocks=101, block_size=4, block_bytes=4096, token_bytes=1024)
@@ -77,31 +70,6 @@ def page_of(*charts: OverTime) -> str:
     script, places = components(figures)
     start = f"<!doctype html><html lang='en'><head><meta charset='utf-8'><title>right</title>{INLINE.render()}{head()}</head>"
     return f"{start}<body><main>{''.join(places.values())}</main>{script}</body></html>"
-
-
-@contextmanager
-def served(fill: Callable[[Document], None]) -> Iterator[tuple[str, IOLoop]]:
-    """The address of a server whose documents `fill` makes, and the loop on which they may be changed."""
-    ready: queue.Queue[tuple[Server, IOLoop]] = queue.Queue()
-
-    def serve() -> None:
-        asyncio.set_event_loop(asyncio.new_event_loop())
-        loop = IOLoop.current()
-        server = Server({"/": Application(FunctionHandler(fill))}, io_loop=loop, port=0, address="127.0.0.1")
-        server.start()
-        ready.put((server, loop))
-        loop.start()
-        loop.close()
-
-    thread = threading.Thread(target=serve)
-    thread.start()
-    server, loop = ready.get(timeout=10)
-    try:
-        yield f"http://127.0.0.1:{server.port}/", loop
-    finally:
-        loop.add_callback(server.stop)
-        loop.add_callback(loop.stop)
-        thread.join(10)
 
 
 class Look(NamedTuple):
@@ -514,7 +482,7 @@ def test_a_live_document_shows_rows_as_they_come(browser: Browser) -> None:
         document.template = Template("{% extends base %}{% block preamble %}{{ head }}{% endblock %}")
         document.template_variables["head"] = head()
 
-    with served(fill) as (address, loop), opened(browser) as tab:
+    with live(fill) as (address, call), opened(browser) as tab:
         tab.page.goto(address)
         tab.page.wait_for_function("window.kvsim?.isReady()")
 
@@ -524,7 +492,7 @@ def test_a_live_document_shows_rows_as_they_come(browser: Browser) -> None:
             document.add_next_tick_callback(lambda: charts[0].show(SHAPE, shown, marks))
 
         def come(shown: pl.DataFrame, marks: pl.DataFrame = NO_PRESSURE) -> None:
-            loop.add_callback(show, shown, marks)
+            call(lambda: show(shown, marks))
             last = str(shown["time_ns"][-1])
             tab.page.wait_for_function("(ns) => kvsim.rowAt(2 ** 62)?.time_ns === ns", arg=last)
 
