@@ -15,8 +15,8 @@ if TYPE_CHECKING:
     from kvsim.study.run import simulate as simulate
     from kvsim.study.scenario import Scenario as Scenario
     from kvsim.study.scenario import load_scenario as load_scenario
-    from kvsim.study.sweep import Sweep as Sweep
     from kvsim.study.sweep import sweep as sweep
+    from kvsim.study.sweep_result import Sweep as Sweep
 
 __version__ = "0.1.0"
 
@@ -24,7 +24,7 @@ _FACE = {
     "KvsimError": "kvsim.errors",
     "Results": "kvsim.engine.results",
     "Scenario": "kvsim.study.scenario",
-    "Sweep": "kvsim.study.sweep",
+    "Sweep": "kvsim.study.sweep_result",
     "load_scenario": "kvsim.study.scenario",
     "simulate": "kvsim.study.run",
     "sweep": "kvsim.study.sweep",

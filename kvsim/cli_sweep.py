@@ -13,7 +13,7 @@ from kvsim.console import print_json, print_page, progress_bar
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from kvsim.study.sweep import Sweep
+    from kvsim.study.sweep_result import Sweep
 
 
 def mount(app: typer.Typer) -> None:

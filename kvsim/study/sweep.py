@@ -2,68 +2,23 @@
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, closing
-from functools import cached_property
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import NamedTuple
 
 import polars as pl
-from attrs import frozen
 
 from kvsim.errors import KvsimError, OutputError
 from kvsim.study.files import staged
 from kvsim.study.sweep_folder import PICTURE, TABLE, SweepFolder, opened
-from kvsim.study.sweep_plan import Run, SweepPlan, Vary, named, plan_sweep
+from kvsim.study.sweep_plan import Run, SweepPlan, Vary, plan_sweep
+from kvsim.study.sweep_plot import save_sweep_plot
 from kvsim.study.sweep_record import FIGURES, Record, figure_column
+from kvsim.study.sweep_result import Sweep
 from kvsim.study.sweep_workers import run_all, tasks_of
-from kvsim.study.vary import Axis, Scalar
+from kvsim.study.vary import Scalar
 
 Progress = Callable[[int, int], None]
 """Called with the number of runs that have ended, and of all."""
-
-
-class Combination(NamedTuple):
-    """The runs with the same values, a row a seed; figures are of those that did not fail."""
-
-    parameters: dict[str, Scalar]
-    rows: pl.DataFrame
-
-    def mean(self, figure: str) -> float | None:
-        return self.rows[figure].cast(pl.Float64).mean()  # type: ignore[return-value]  # of floats
-
-    def spread(self, figure: str) -> float | None:
-        """Standard deviation over the seeds; None for less than two."""
-        return self.rows[figure].cast(pl.Float64).std()  # type: ignore[return-value]  # of floats
-
-
-@frozen(eq=False, kw_only=True)
-class Sweep:
-    """The outcome of all runs. `table` has a row a run: the varied keys, seed, outcome, error and all figures.
-
-    `overrides` are the keys set anew in all of them; `num_kept` runs had been kept by an earlier sweep that was
-    stopped. A note says which runs it is about.
-    """
-
-    question: str
-    axes: tuple[Axis, ...]
-    num_seeds: int
-    table: pl.DataFrame
-    notes: tuple[str, ...]
-    num_kept: int
-    overrides: tuple[str, ...] = ()
-
-    @cached_property
-    def combinations(self) -> tuple[Combination, ...]:
-        keys = [axis.key for axis in self.axes]
-        slices = (self.table[start : start + self.num_seeds] for start in range(0, self.table.height, self.num_seeds))
-        return tuple(Combination(rows.select(keys).row(0, named=True) if keys else {}, rows) for rows in slices)
-
-    @property
-    def failures(self) -> list[str]:
-        """Which runs failed, and why."""
-        keys = [axis.key for axis in self.axes]
-        failed = self.table.filter(pl.col("outcome") == "failed").iter_rows(named=True)
-        return [f"{named({key: row[key] for key in (*keys, 'seed')})}: {row['error']}" for row in failed]
 
 
 def sweep(
@@ -172,8 +127,6 @@ def _parameter_column(key: str, values: Sequence[Scalar]) -> pl.Series:
 
 
 def _write(swept: Sweep, staging: Path) -> None:
-    from kvsim.study.sweep_plot import save_sweep_plot
-
     try:
         swept.table.write_parquet(staging / TABLE)
     except pl.exceptions.PolarsError as error:

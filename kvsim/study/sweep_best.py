@@ -3,9 +3,9 @@
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
-from kvsim.study.sweep import Combination, Sweep
 from kvsim.study.sweep_plan import named
 from kvsim.study.sweep_record import FIGURES
+from kvsim.study.sweep_result import Combination, Sweep
 from kvsim.study.vary import Scalar
 from kvsim.units import format_duration
 

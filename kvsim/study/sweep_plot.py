@@ -8,9 +8,9 @@ from textwrap import fill, shorten
 from typing import TYPE_CHECKING, NamedTuple
 
 from kvsim.study.scenario import named_overrides
-from kvsim.study.sweep import Combination, Sweep
 from kvsim.study.sweep_best import best_values, first_key, lines, sentence, varied
 from kvsim.study.sweep_plan import named
+from kvsim.study.sweep_result import Combination, Sweep
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -10,8 +10,8 @@ from rich.text import Text
 
 from kvsim.engine.results import CLAIM
 from kvsim.study.scenario import named_overrides
-from kvsim.study.sweep import Combination, Sweep
 from kvsim.study.sweep_best import best_values, first_key, sentence, varied
+from kvsim.study.sweep_result import Combination, Sweep
 from kvsim.study.vary import Scalar
 from kvsim.units import format_duration
 

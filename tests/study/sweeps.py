@@ -7,9 +7,9 @@ from typing import Any
 
 import polars as pl
 
-from kvsim.study.sweep import Sweep
 from kvsim.study.sweep_plan import SweepPlan, plan_sweep
 from kvsim.study.sweep_record import FIGURES, figure_column
+from kvsim.study.sweep_result import Sweep
 from kvsim.study.vary import read_axes
 
 NEVER_ENDS = "engine.latency.base=9 ms,100000 h"

@@ -4,8 +4,8 @@ from typing import Any
 
 import pytest
 
-from kvsim.study.sweep import Sweep
 from kvsim.study.sweep_best import best_values, first_key, lines, sentence
+from kvsim.study.sweep_result import Sweep
 from tests.study.sweeps import make_sweep
 
 

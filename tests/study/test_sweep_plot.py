@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from kvsim.study.sweep import Sweep
 from kvsim.study.sweep_plot import PANELS, plot_panel, save_sweep_plot
+from kvsim.study.sweep_result import Sweep
 from tests.study.sweeps import make_sweep
 
 SLACK = PANELS[0]

@@ -4,7 +4,7 @@ import json
 
 from rich.console import Console
 
-from kvsim.study.sweep import Sweep
+from kvsim.study.sweep_result import Sweep
 from kvsim.study.sweep_table import sweep_json, sweep_page
 from tests.study.sweeps import make_sweep
 
