@@ -17,10 +17,26 @@ def print_json(value: object) -> None:
     print(dumps(value, indent=2, ensure_ascii=False, allow_nan=False))
 
 
-def print_page(page: "RenderableType") -> None:
-    from rich.console import Console
+_CONTROLS = {code: 0x2400 + code for code in range(32)} | {0x7F: 0x2421} | dict.fromkeys(range(0x80, 0xA0), 0xFFFD)
+"""Characters that terminals act upon, as signs that show them."""
 
-    Console(highlight=False, markup=False).print(page)
+
+def harmless(text: str) -> str:
+    """The text without what would have a terminal do something, but for new lines; names from files may have it."""
+    return text.translate({code: sign for code, sign in _CONTROLS.items() if code != 0x0A})
+
+
+def print_page(page: "RenderableType") -> None:
+    """For people, on stdout; control characters in it are shown and not obeyed."""
+    from rich.console import Console, ConsoleOptions, RenderResult
+    from rich.segment import Segment
+
+    class Harmless:
+        def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+            for segment in console.render(page, options):
+                yield segment if segment.control else Segment(harmless(segment.text), segment.style)
+
+    Console(highlight=False, markup=False).print(Harmless())
 
 
 def need_picture_name(path: Path | None) -> None:

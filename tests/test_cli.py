@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.study.makers import TINY_TRACE, write_scenario
+from tests.study.makers import TINY, TINY_TRACE, write_scenario
 
 ROOT = Path(__file__).parents[1]
 
@@ -306,3 +306,16 @@ def test_version_and_unknown_words() -> None:
     done = kvsim("simulate")
     assert done.returncode == 2
     assert "No such command" in done.stderr
+
+
+def test_what_terminals_obey_is_shown_and_does_nothing(tmp_path: Path) -> None:
+    escape = "\\u001b[31mred\\u001b]0;title\\u0007\\u009b2J"
+    path = write_scenario(tmp_path, TINY.replace("Does a tiny pool do?", f"A {escape} question?"))
+    done = kvsim("run", path)
+    assert done.returncode == 0
+    assert not {"\x1b", "\x07", "\x9b"} & set(done.stdout)
+    assert "A \u241b[31mred\u241b]0;title" in done.stdout
+    done = kvsim("run", tmp_path / "\x1b[2Jnone.toml")
+    assert done.returncode == 2
+    assert "\x1b" not in done.stderr
+    assert "\u241b[2Jnone.toml" in done.stderr
