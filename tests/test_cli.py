@@ -56,6 +56,7 @@ def test_run_prints_a_table_and_writes_five_files(tmp_path: Path) -> None:
     assert "2 layers x 1 KV head x (4 K + 4 V) x 2 B = 32 B" in done.stdout
     assert "not an out-of-memory predictor and not a throughput benchmark" in done.stdout
     names = [
+        "SHA256SUMS",
         "summary.json",
         "memory.png",
         *(f"{name}.parquet" for name in ("blocks", "pressure", "requests", "timeline")),
@@ -176,7 +177,7 @@ def test_a_folder_is_of_one_run(tmp_path: Path) -> None:
     kvsim("run", path, "--out", tmp_path / "out")
     done = kvsim("run", path, "--set", "study.write=['summary']", "--out", tmp_path / "out")
     assert done.returncode == 0
-    assert [file.name for file in (tmp_path / "out").iterdir()] == ["summary.json"]
+    assert {file.name for file in (tmp_path / "out").iterdir()} == {"SHA256SUMS", "summary.json"}
     assert "timeline.parquet: cannot be read" in refused("plot", tmp_path / "out")
 
 

@@ -11,6 +11,7 @@ import polars as pl
 from kvsim.errors import OutputError
 from kvsim.memory.block_map import BlockMap, BlockRun
 from kvsim.rules import shown
+from kvsim.study.sums import check_sum
 
 MOST_MAPS = 64
 _FIRST_STEP_NS = 10_000_000
@@ -69,7 +70,10 @@ class BlockMaps:
 
 
 def read_block_maps(path: Path) -> list[BlockMap]:
-    """In order of time; raises OutputError for a file that is no such table."""
+    """In order of time; raises OutputError for a file that is not as a run wrote it."""
+    if not path.is_file():
+        raise OutputError(f"{path}: cannot be read: not a file")
+    check_sum(path)
     try:
         table = pl.read_parquet(path)
     except OSError as error:

@@ -25,6 +25,7 @@ from kvsim.rules import shown
 from kvsim.study.block_maps import BlockMaps
 from kvsim.study.parquet_stream import ParquetStream
 from kvsim.study.plots import save_memory_plot
+from kvsim.study.sums import SUMS, check_sum, write_sums
 
 FILES: dict[str, str] = {
     "summary": "summary.json",
@@ -111,6 +112,8 @@ def remove_other_results(directory: Path, files: tuple[str, ...]) -> None:
         (directory / FILES[name]).unlink(missing_ok=True)
     for name in MEASURED.values():
         (directory / name).unlink(missing_ok=True)
+    if not set(files) - {"plot"}:
+        (directory / SUMS).unlink(missing_ok=True)
 
 
 class TablesInFiles:
@@ -197,6 +200,7 @@ def write_results(
         block_maps.write(directory / FILES["blocks"])
     if "timeline" not in files:
         (directory / FILES["timeline"]).unlink(missing_ok=True)
+    write_sums(directory, (FILES[name] for name in FILES if name != "plot"))
 
 
 def summary_json(results: Results) -> str:
@@ -241,6 +245,8 @@ def read_results(directory: Path) -> Results:
             raise ValueError("its timeline has no rows")
         if any(results.metrics[name] != metrics[name] for name in results.metrics):
             raise ValueError("its figures are not those of the tables beside it")
+        for name in ("summary", *SCHEMAS):
+            check_sum(directory / FILES[name])
     except (KeyError, TypeError, ValueError, pl.exceptions.PolarsError) as error:
         raise OutputError(f"{directory / FILES['summary']}: not a summary that kvsim run wrote: {error}") from None
     return results

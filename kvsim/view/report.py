@@ -3,6 +3,7 @@
 All figures are those of `Results`, all pictures those of the other modules here; the page is `templates/report.html`.
 """
 
+import os
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -59,7 +60,7 @@ def read_run(directory: Path, name: str | None = None) -> ReportedRun:
     return ReportedRun(
         name=str(directory) if name is None else name,
         results=results,
-        block_maps=read_block_maps(maps) if maps.exists() else (),
+        block_maps=read_block_maps(maps) if os.path.lexists(maps) else (),
     )
 
 

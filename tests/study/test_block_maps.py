@@ -12,6 +12,7 @@ from kvsim.study.block_maps import MOST_MAPS, BlockMaps, read_block_maps
 from kvsim.study.files import write_results
 from kvsim.study.run import simulate
 from kvsim.study.scenario import load_scenario
+from kvsim.study.sums import write_sums
 from tests.study.makers import write_scenario
 
 HYBRID = Path(__file__).parents[2] / "scenarios" / "what_windows_save_in_a_hybrid_model.toml"
@@ -90,11 +91,17 @@ def test_maps_are_the_same_bytes_by_windows_and_by_steps(tmp_path: Path) -> None
 
 def test_a_file_that_has_no_maps_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "blocks.parquet"
-    with pytest.raises(OutputError, match="cannot be read: No such file"):
+    with pytest.raises(OutputError, match=r"blocks\.parquet: cannot be read: not a file"):
         read_block_maps(path)
     path.write_text("no")
+    with pytest.raises(OutputError, match="SHA256SUMS: cannot be read: No such file"):
+        read_block_maps(path)
+    write_sums(tmp_path, [path.name])
     with pytest.raises(OutputError, match="not a Parquet file that kvsim run wrote"):
         read_block_maps(path)
     pl.DataFrame({"time_ns": [1]}).write_parquet(path)
+    with pytest.raises(OutputError, match="is not as kvsim run wrote it"):
+        read_block_maps(path)
+    write_sums(tmp_path, [path.name])
     with pytest.raises(OutputError, match="other columns"):
         read_block_maps(path)

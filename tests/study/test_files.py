@@ -1,5 +1,6 @@
 """Results on disk: whole or not at all, and read back as they were."""
 
+import hashlib
 import json
 import os
 import signal
@@ -27,6 +28,7 @@ from kvsim.study.files import (
 )
 from kvsim.study.run import simulate
 from kvsim.study.scenario import load_scenario
+from kvsim.study.sums import SUMS
 from tests.study.makers import write_scenario
 
 ALL = ("summary", "timeline", "requests", "pressure", "plot")
@@ -103,7 +105,8 @@ def test_a_run_that_keeps_its_tables_in_files_has_the_results_of_one_that_holds_
 )
 def test_only_what_is_asked_for_is_written(results: Results, tmp_path: Path, files: tuple[str, ...]) -> None:
     write(results, tmp_path, files)
-    assert {path.name for path in tmp_path.iterdir()} == {FILES[name] for name in files}
+    sums = {SUMS} if set(files) - {"plot"} else set()
+    assert {path.name for path in tmp_path.iterdir()} == {FILES[name] for name in files} | sums
 
 
 def test_a_picture_is_drawn_from_the_timeline_although_that_is_not_asked_for() -> None:
@@ -193,6 +196,7 @@ def test_a_table_longer_than_what_is_held_is_read_back_whole(results: Results, t
     write(results, tmp_path)
     more = make_table(2 * ROWS_AT_ONCE).with_columns(event=pl.lit("preempted"))
     write_table(tmp_path, chain(results.tables.parts("pressure"), [more]))
+    write_sums(tmp_path, map(FILES.__getitem__, ALL))
     assert_frame_equal(read_results(tmp_path).pressure, pl.concat([results.pressure, more]))
 
 
@@ -267,7 +271,34 @@ def test_files_of_two_runs_are_not_mixed(results: Results, tmp_path: Path) -> No
     with pytest.raises(OutputError, match="its figures are not those of the tables beside it"):
         read_results(tmp_path)
     remove_other_results(tmp_path, ("summary",))
-    assert [path.name for path in tmp_path.iterdir()] == ["summary.json"]
+    assert {path.name for path in tmp_path.iterdir()} == {"summary.json", SUMS}
+    remove_other_results(tmp_path, ("plot",))
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("name", ["summary", "timeline", "requests", "pressure"])
+def test_a_file_that_was_changed_in_any_way_is_refused(results: Results, tmp_path: Path, name: str) -> None:
+    """Also where it is sound in itself, and its figures are those of the rest."""
+    write(results, tmp_path, ALL[:-1])
+    path = tmp_path / FILES[name]
+    if name == "summary":
+        path.write_text(path.read_text().replace("Does a tiny pool do?", "Does a small pool do?"))
+    else:
+        pl.read_parquet(path).write_parquet(path, compression="gzip")
+    with pytest.raises(OutputError) as caught:
+        read_results(tmp_path)
+    assert str(caught.value).startswith(f"{path}: is not as kvsim run wrote it (its SHA-256 is not in SHA256SUMS")
+
+
+def test_digests_are_those_that_sha256sum_checks(results: Results, tmp_path: Path) -> None:
+    write(results, tmp_path)
+    lines = (tmp_path / SUMS).read_text().splitlines()
+    assert [line.split("  ")[1] for line in lines] == sorted(
+        FILES[name] for name in ALL if name not in ("plot", "blocks")
+    )
+    for line in lines:
+        digest, name = line.split("  ")
+        assert digest == hashlib.sha256((tmp_path / name).read_bytes()).hexdigest()
 
 
 @pytest.mark.parametrize("size", [None, "x", 0, -1, 1.5, []])

@@ -412,7 +412,7 @@ def test_results_do_not_depend_on_hashing_or_threads(tmp_path: Path) -> None:
             env={"PYTHONHASHSEED": hash_seed, "POLARS_MAX_THREADS": threads, "PYTHONPATH": str(SCENARIOS.parent)},
         )
         outcomes.append({file.name: file.read_bytes() for file in out.iterdir()})
-    assert len(outcomes[0]) == 6
+    assert len(outcomes[0]) == 7
     assert outcomes[0] == outcomes[1] == outcomes[2]
 
 

@@ -16,6 +16,7 @@ from kvsim.study.block_maps import BlockMaps
 from kvsim.study.files import TablesInFiles, read_results, tables_of, write_results
 from kvsim.study.run import simulate
 from kvsim.study.scenario import load_scenario
+from kvsim.study.sums import write_sums
 from kvsim.view.report import MOST_RUNS, read_run, report_page, run_names, write_report
 from tests.study.makers import TINY_TRACE, write_scenario
 from tests.view.conftest import opened
@@ -110,6 +111,7 @@ def test_nothing_of_a_run_becomes_a_part_of_the_page(browser: Browser, tmp_path:
     summary["versions"]["<s>kvsim"] = HOSTILE
     summary["notes"].append(HOSTILE)
     (out / "summary.json").write_text(json.dumps(summary))
+    write_sums(out, (path.name for path in out.iterdir()))
     report = tmp_path / "report.html"
     write_report([read_run(out, HOSTILE), read_run(out, "<u>other")], report)
     with opened(browser, offline=True) as tab:
