@@ -12,6 +12,7 @@ from rich.text import Text
 from kvsim.engine.results import CLAIM
 from kvsim.study.diff import Differences, Figure
 from kvsim.study.diff_effects import ORDER, Effect, written_factor
+from kvsim.study.diff_inputs import Input
 from kvsim.study.written import written_amount, written_change, written_share
 
 _INDEPENDENT = "*"
@@ -74,8 +75,7 @@ def differences_page(found: Differences, before: str, after: str) -> RenderableT
         Text(f"after:  {after}"),
         Padding(Text(found.answer, style="bold"), (1, 0, 0, 0)),
     ]
-    if found.inputs:
-        parts.append(Padding(_inputs_table(found), (1, 0, 0, 0)))
+    parts += [Padding(part, (1, 0, 0, 0)) for part in _inputs(found)]
     told = _told(found)
     little = [figure for figure in told if figure.hardly_changed]
     sections = (
@@ -89,20 +89,28 @@ def differences_page(found: Differences, before: str, after: str) -> RenderableT
     return Group(*parts, Text(""), *_remarks(found, little))
 
 
-def _inputs_table(found: Differences) -> Table:
-    longest = max(len(changed.title) for changed in found.inputs)
+def _inputs(found: Differences) -> Iterator[RenderableType]:
+    """Keys in columns, and files, whose names may be long, a line each."""
+    if keys := [changed for changed in found.inputs if not changed.is_file]:
+        yield _inputs_table(keys)
+    if files := [changed for changed in found.inputs if changed.is_file]:
+        yield Group(Text("Files", style="bold"), *(Text(f"  {changed.sentence}") for changed in files))
+
+
+def _inputs_table(keys: Sequence[Input]) -> Table:
+    longest = max(len(changed.name) for changed in keys)
     table = Table(box=None, show_header=False, pad_edge=False, padding=(0, _GAP, 0, 0))
     table.add_column(overflow="fold", min_width=min(longest, _LONGEST_KEY) + _GAP)
     table.add_column(overflow="fold")
     table.add_column(overflow="fold")
     for heading, inputs in (
-        ("What was put in", found.given),
-        ("What follows from it", tuple(changed for changed in found.inputs if changed.follows)),
+        ("What was put in", [changed for changed in keys if not changed.follows]),
+        ("What follows from it", [changed for changed in keys if changed.follows]),
     ):
         if inputs:
             table.add_row(*(Text(cell, style="bold") for cell in (heading, "before", "after")))
         for changed in inputs:
-            table.add_row(Text(f"  {changed.title}"), Text(changed.before_text), Text(changed.after_text))
+            table.add_row(Text(f"  {changed.name}"), Text(changed.before_text), Text(changed.after_text))
     return table
 
 

@@ -142,7 +142,8 @@ def test_what_was_put_in_and_what_follows() -> None:
     assert cells(lines, "question") == ["question", "Which?", "[red]Which?"]
     assert cells(lines, "pool.num_blocks") == ["pool.num_blocks", "11", "12"]
     narrow = page(QUIET, make_quiet_results(description=other), width=80)
-    assert any(line.startswith("  file traces/a-trace-with-a-long-name.jsonl  ") for line in narrow)
+    file = narrow[narrow.index("Files") + 1]
+    assert file == "  file traces/a-trace-with-a-long-name.jsonl not used -> SHA-256 d4e5f6, 5 B"
     heads = [line.split("  ")[0] for line in lines if line.startswith("What ")]
     assert heads[1:] == ["What was put in", "What follows from it"]
 
