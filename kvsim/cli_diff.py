@@ -19,12 +19,15 @@ def diff(
     after: Annotated[Path, typer.Argument(metavar="DIR2", help="Another.")],
     json: JsonOption = False,
 ) -> None:
-    """Explain what changed between two runs, largest cause first.
+    """Explain what changed between two runs: what matters most first, each with its causes.
 
-    What was put in is compared key by key. What came out is taken apart into causes that add up to it exactly:
-    allocated memory is live, tail, padding and what is reserved; steps that held back the head of the queue are told
-    apart by what held it back; and so on. Causes are ordered by how much of all there was of their kind they moved:
-    of the pool, the requests, the steps, the tokens, the time.
+    What was put in is compared key by key. What came out is taken apart into causes that add up to it exactly, the
+    largest first: slack is tail, padding and what is reserved; steps that held back the head of the queue are told
+    apart by what held it back; and so on.
+
+    First stands what became of requests (lost, refused, preempted, waiting, prefix hits), then waste, what held the
+    queue back, memory, time; in each what changed by the largest factor. Totals that changed by less than 1%, or 0.1%
+    of all there was, follow even where their parts changed more. Peaks are last: each run has its own moment of them.
 
     For example:
 

@@ -25,8 +25,9 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_it_says_what_changed_and_why(runs: Path) -> None:
     done = kvsim("diff", runs / "one", runs / "other")
     assert (done.returncode, done.stderr) == (0, "")
-    assert "What was put in differs: memory.block_size 4 -> 16. The largest change: " in done.stdout
-    for words in ("What changed, by cause", "allocated memory on average", "Other figures", "slack_share"):
+    assert "What was put in differs: memory.block_size 4 -> 16." in done.stdout
+    assert "slack on average rose by" in " ".join(done.stdout.split("What was put in  ")[0].split())
+    for words in ("What changed, by cause", "allocated memory on average", "Other figures", "of allocated memory"):
         assert words in done.stdout
     assert "not an out-of-memory predictor and not a throughput benchmark" in done.stdout
 
@@ -45,8 +46,8 @@ def test_json_is_alone_on_stdout(runs: Path) -> None:
     one, other = (json.loads((runs / name / "summary.json").read_text())["metrics"] for name in ("one", "other"))
     figures = {figure["name"]: (figure["before"], figure["after"]) for figure in written["figures"]}
     assert figures == {name: (one[name], other[name]) for name in one if one[name] != other[name]}
-    moved = [effect["moved"] for effect in written["effects"]]
-    assert moved == sorted(moved, reverse=True)
+    assert [changed["name"] for changed in written["inputs"] if not changed["follows"]] == ["memory.block_size"]
+    assert written["effects"][-1]["name"] == "allocated_peak_bytes"
 
 
 def test_a_run_is_equal_to_itself(runs: Path) -> None:

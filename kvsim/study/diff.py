@@ -8,9 +8,19 @@ from attrs import field, frozen
 from kvsim.engine.metrics import METRICS, SAMPLE_METRICS, Number
 from kvsim.engine.results import CLAIM, Results
 from kvsim.engine.tables import SCHEMAS, whole
-from kvsim.study.diff_effects import EXPLAINED, Explained, Whole, wholes_of
+from kvsim.study.diff_effects import (
+    ORDER,
+    Effect,
+    as_number,
+    effects_between,
+    in_order,
+    is_small,
+    most_telling,
+    of_the_larger,
+    relative_change,
+)
 from kvsim.study.diff_inputs import Input, changed_inputs
-from kvsim.study.written import written, written_change, written_distance, written_percent
+from kvsim.study.written import written
 
 _TRAFFIC = {
     "arrivals": ("arrival_ns", "priority"),
@@ -22,94 +32,6 @@ _MOST_INPUTS = 6
 
 _DECIDE_NOTHING = ("question", "overrides")
 """Not worth a word where other keys differ: overrides are keys of the scenario, which speak for themselves."""
-
-
-@frozen
-class Part:
-    """One cause of a change, in the unit of its effect; what lessens the whole is negative."""
-
-    name: str
-    meaning: str
-    before: Fraction
-    after: Fraction
-
-    @property
-    def change(self) -> Fraction:
-        return self.after - self.before
-
-
-@frozen(kw_only=True)
-class Effect:
-    """A figure that changed, or whose parts did: they add up to it exactly, before, after, and in change.
-
-    Parts stand with the largest change first. `moved` is that change as a share of all that there was of its kind in
-    the larger of the runs, which `out_of` names: of the pool, the requests, the steps, the tokens, the time.
-    """
-
-    name: str
-    title: str
-    unit: str
-    out_of: str
-    counted: str
-    before: Fraction
-    after: Fraction
-    parts: tuple[Part, ...]
-    moved: Fraction
-    independent_of_step_times: bool
-
-    @property
-    def change(self) -> Fraction:
-        return self.after - self.before
-
-    @property
-    def changed_parts(self) -> tuple[Part, ...]:
-        return tuple(part for part in self.parts if part.change)
-
-    @property
-    def relative_change(self) -> Fraction | None:
-        """Of what it was before; None where that was nothing."""
-        return relative_change(self.before, self.after)
-
-    @property
-    def sentence(self) -> str:
-        title = f"{self.title[0].upper()}{self.title[1:]}"
-        causes = ", ".join(
-            f"{part.name.replace('_', ' ')} {written_change(part.change, self.unit)}" for part in self.changed_parts
-        )
-        before, after = written(self.before, self.unit), written(self.after, self.unit)
-        if not self.change:
-            return f"{title}: {causes}; {before} in all, as before."
-        verb = "rose" if self.change > 0 else "fell"
-        relative = self.relative_change
-        percent = "" if relative is None else f" ({written_percent(relative)})"
-        by = f"{written_distance(self.change, self.unit)}{percent}"
-        return f"{title} {verb} by {by}, from {before} to {after}: {causes}."
-
-    def to_json(self) -> dict[str, Any]:
-        return {
-            "name": self.name,
-            "title": self.title,
-            "unit": self.unit,
-            "before": _json(self.before),
-            "after": _json(self.after),
-            "change": _json(self.change),
-            "relative_change": _json(self.relative_change),
-            "independent_of_step_times": self.independent_of_step_times,
-            "moved": _json(self.moved),
-            "out_of": self.out_of,
-            "counted": self.counted or None,
-            "parts": [
-                {
-                    "name": part.name,
-                    "meaning": part.meaning,
-                    "before": _json(part.before),
-                    "after": _json(part.after),
-                    "change": _json(part.change),
-                }
-                for part in self.parts
-            ],
-            "sentence": self.sentence,
-        }
 
 
 @frozen(kw_only=True)
@@ -136,14 +58,25 @@ class Figure:
             return None
         return relative_change(Fraction(self.before), Fraction(self.after))
 
+    @property
+    def of_the_larger(self) -> Fraction:
+        """The change as a share of the larger value; all of it where one of the runs has no value."""
+        if self.before is None or self.after is None:
+            return Fraction(1)
+        return of_the_larger(Fraction(self.before), Fraction(self.after))
+
+    @property
+    def hardly_changed(self) -> bool:
+        return is_small(self.of_the_larger)
+
     def to_json(self) -> dict[str, Any]:
         return {
             "name": self.name,
             "unit": self.unit,
             "before": self.before,
             "after": self.after,
-            "change": _json(self.change),
-            "relative_change": _json(self.relative_change),
+            "change": as_number(self.change),
+            "relative_change": as_number(self.relative_change),
             "independent_of_step_times": self.independent_of_step_times,
         }
 
@@ -151,9 +84,10 @@ class Figure:
 @frozen(kw_only=True)
 class Differences:
     """All that differs between two runs. `same_traffic` tells of "arrivals" and "lengths" whether requests had the
-    same; `effects` stand with the largest cause first, measured as `Effect.moved` says, and `figures` with the largest
-    relative change first. `same_effects` are the titles of those in which nothing changed, and `other_rows` the tables
-    whose rows differ, looked at only where all figures are the same.
+    same. `effects` stand in the order that ORDER says: what became of requests, waste, what held the queue back,
+    memory, time, in each with the largest factor first; then totals that hardly changed, and peaks. `figures` have
+    those of peaks last too, and else the largest factor first. `same_effects` are the titles of those in which nothing
+    changed, and `other_rows` the tables whose rows differ, looked at only where all figures are the same.
     """
 
     inputs: tuple[Input, ...]
@@ -165,6 +99,10 @@ class Differences:
     stalled: tuple[str | None, str | None] = field(default=(None, None))
     notes: tuple[tuple[str, ...], tuple[str, ...]] = field(default=((), ()))
     """What only the first run, and what only the second said a reader should know."""
+
+    @property
+    def have_same_traffic(self) -> bool:
+        return all(self.same_traffic.values())
 
     @property
     def given(self) -> tuple[Input, ...]:
@@ -186,14 +124,14 @@ class Differences:
             return "The two runs are equal: the same was put in, and all figures and all rows are the same."
         if self.have_same_outcome:
             return f"{self._inputs_sentence()} It makes no difference: all figures and all rows are the same."
-        if not (self.effects or self.figures):
-            return f"{self._inputs_sentence()} All figures are the same; rows of {', '.join(self.other_rows)} differ."
-        first = self.effects[0].sentence if self.effects else _figure_sentence(self.figures[0])
-        return f"{self._inputs_sentence()} The largest change: {first[0].lower()}{first[1:]}"
+        said = [self._inputs_sentence(), self._stalled_sentence(), self._headline()]
+        if not self.have_same_traffic:
+            said.append(self.traffic_sentence)
+        return " ".join(sentence for sentence in said if sentence)
 
     @property
     def sentences(self) -> tuple[str, ...]:
-        """What was put in, whether the same was asked, and each effect with its causes, the largest first."""
+        """What was put in, whether the same was asked, and each effect with its causes, in order."""
         return (
             self._inputs_sentence(),
             self.traffic_sentence,
@@ -207,11 +145,30 @@ class Differences:
             return "Requests came at the same times and had the same lengths in both runs."
         return f"The {' and '.join(different)} of the requests differ, so that the runs were not asked the same."
 
+    def _stalled_sentence(self) -> str:
+        """Figures of a run that never ended are compared with care."""
+        which = [name for name, stalled in zip(("first", "second"), self.stalled, strict=True) if stalled is not None]
+        if not which:
+            return ""
+        runs = f"the {which[0]} run" if len(which) == 1 else "both runs"
+        return f"In {runs} the engine stopped for ever before all requests had ended."
+
+    def _headline(self) -> str:
+        if not (self.effects or self.figures):
+            rows = f"; rows of {', '.join(self.other_rows)} differ" if self.other_rows else ""
+            return f"All figures are the same{rows}."
+        telling = most_telling(self.effects)
+        if telling:
+            said = "; ".join(effect.phrase for effect in telling)
+            return f"{said[0].upper()}{said[1:]}."
+        said = self.effects[0].sentence if self.effects else _figure_sentence(self.figures[0])
+        return f"Little changed: {said[0].lower()}{said[1:]}"
+
     def _inputs_sentence(self) -> str:
         given = [changed for changed in self.given if changed.name not in _DECIDE_NOTHING] or self.given or self.inputs
         if not given:
             return "The same was put into both runs."
-        listed = [f"{changed.name} {changed.before_text} -> {changed.after_text}" for changed in given[:_MOST_INPUTS]]
+        listed = [changed.sentence for changed in given[:_MOST_INPUTS]]
         if len(given) > _MOST_INPUTS:
             listed.append(f"and {len(given) - _MOST_INPUTS:,} keys more")
         if not self.given:
@@ -226,6 +183,7 @@ class Differences:
             "sentences": list(self.sentences),
             "inputs": [changed.to_json() for changed in self.inputs],
             "same_traffic": self.same_traffic,
+            "order": ORDER,
             "effects": [effect.to_json() for effect in self.effects],
             "same_effects": list(self.same_effects),
             "figures": [figure.to_json() for figure in self.figures],
@@ -241,48 +199,21 @@ def differences(before: Results, after: Results) -> Differences:
 
     Raises KvsimError where the tables of a run contradict each other, OutputError where they cannot be read.
     """
-    old, new = wholes_of(before), wholes_of(after)
-    both = [explained for explained in EXPLAINED if explained.name in old and explained.name in new]
-    effects = [_effect(explained, old[explained.name], new[explained.name]) for explained in both]
-    changed = [effect for effect in effects if effect.changed_parts]
+    effects = effects_between(before, after)
+    changed = [effect for effect in effects if effect.has_changed]
     figures = _changed_figures(before, after)
     return Differences(
         inputs=changed_inputs(before.description, after.description),
         same_traffic=_same_traffic(before, after),
-        effects=tuple(sorted(changed, key=lambda effect: -effect.moved)),
+        effects=tuple(in_order(changed)),
         figures=figures,
-        same_effects=tuple(effect.title for effect in effects if not effect.changed_parts),
+        same_effects=tuple(effect.title for effect in effects if not effect.has_changed),
         other_rows=() if changed or figures else _other_rows(before, after),
         stalled=(before.stalled, after.stalled),
         notes=(
             tuple(note for note in before.notes if note not in after.notes),
             tuple(note for note in after.notes if note not in before.notes),
         ),
-    )
-
-
-def relative_change(before: Fraction, after: Fraction) -> Fraction | None:
-    """As a share of what was before; None where that was nothing."""
-    return (after - before) / abs(before) if before else None
-
-
-def _effect(explained: Explained, old: Whole, new: Whole) -> Effect:
-    parts = [
-        Part(name, explained.meanings[name], Fraction(old.parts[name]), Fraction(new.parts[name])) for name in new.parts
-    ]
-    parts.sort(key=lambda part: -abs(part.change))
-    there_was = max(Fraction(old.out_of), Fraction(new.out_of))
-    return Effect(
-        name=explained.name,
-        title=explained.title,
-        unit=explained.unit,
-        out_of=explained.out_of,
-        counted=explained.counted,
-        before=Fraction(old.value),
-        after=Fraction(new.value),
-        parts=tuple(parts),
-        moved=abs(parts[0].change) / there_was if there_was else Fraction(0),
-        independent_of_step_times=explained.name in _INDEPENDENT,
     )
 
 
@@ -303,15 +234,7 @@ def _changed_figures(before: Results, after: Results) -> tuple[Figure, ...]:
         for name, metric in _METRICS.items()
         if before.metrics.get(name) != after.metrics.get(name)
     ]
-    return tuple(sorted(figures, key=lambda figure: -_of_the_larger(figure)))
-
-
-def _of_the_larger(figure: Figure) -> Fraction:
-    """The change as a share of the larger value, so that what appears counts as much as what disappears."""
-    if figure.before is None or figure.after is None:
-        return Fraction(1)
-    old, new = Fraction(figure.before), Fraction(figure.after)
-    return abs(new - old) / max(abs(old), abs(new))
+    return tuple(sorted(figures, key=lambda figure: ("peak" in figure.name, -figure.of_the_larger)))
 
 
 def _same_traffic(before: Results, after: Results) -> dict[str, bool]:
@@ -327,10 +250,3 @@ def _other_rows(before: Results, after: Results) -> tuple[str, ...]:
 
 def _figure_sentence(figure: Figure) -> str:
     return f"{figure.name} is {written(figure.after, figure.unit)} and was {written(figure.before, figure.unit)}."
-
-
-def _json(value: Fraction | None) -> Number:
-    """A whole number as it is, any other as a float."""
-    if value is None:
-        return None
-    return value.numerator if value.denominator == 1 else float(value)

@@ -1,336 +1,268 @@
-"""What a run came to, each figure taken apart into causes that add up to it, exactly."""
+"""What changed between two runs by causes that add up exactly, and what of it a reader wants first."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Sequence
 from fractions import Fraction
-from typing import NamedTuple, get_args
+from typing import Any, get_args
 
-import polars as pl
+from attrs import frozen
 
-from kvsim.engine.metrics import METRICS, SAMPLE_METRICS
+from kvsim.engine.metrics import METRICS, Number
 from kvsim.engine.results import Results
-from kvsim.engine.state import Outcome, RejectReason
-from kvsim.engine.step import HeldBack
-from kvsim.errors import KvsimError
-from kvsim.memory.allocator import LeastChange
-from kvsim.study.compare_record import ALLOCATED_PARTS, byte_ns_of
+from kvsim.study import diff_parts
+from kvsim.study.diff_explained import EXPLAINED, Explained, Kind, wholes_of
+from kvsim.study.written import written_amount, written_change, written_percent, written_share
 
-Exact = int | Fraction
+ORDER = (
+    "First what became of requests, then waste, the queue, memory, time, each by the largest factor; below, totals "
+    "that changed by less than 1% (or 0.1% of all there was), and peaks."
+)
+"""The order of effects, for people; `in_order` keeps it."""
 
-_MEANINGS = {metric.name: metric.meaning for metric in (*METRICS, *SAMPLE_METRICS)}
+_KINDS = get_args(Kind)
+_SMALL_OF_ITSELF = Fraction(1, 100)
+_SMALL_OF_ALL = Fraction(1, 1000)
+_MOST_TELLING, _MOST_OUTCOMES = 3, 2
+_TIMES_FROM, _TIMES_WHOLE = 10, 100
+"""From so many times what it was on, percent are no longer read easily, and then tenths of it tell nothing."""
 
-
-class Whole(NamedTuple):
-    """A figure of one run, the parts that add up to it, and how much there was of its kind.
-
-    Averages over time are fractions of whole bytes x nanoseconds, so that nothing is lost.
-    """
-
-    value: Exact
-    parts: dict[str, Exact]
-    out_of: Exact
+_INDEPENDENT = {metric.name for metric in METRICS if not metric.depends_on_step_times}
 
 
-class Explained(NamedTuple):
-    """A figure that is taken apart: its name (of METRICS, where it is one), how a sentence calls it, its unit (as those
-    of METRICS), and what each part means. `out_of` says in words what a change is measured against, and `counted` how
-    the parts are told apart, where that is not plain.
+@frozen
+class Part:
+    """One cause of a change, in the unit of its effect; what lessens the whole is negative."""
+
+    name: str
+    meaning: str
+    before: Fraction
+    after: Fraction
+    lessens: bool = False
+
+    @property
+    def change(self) -> Fraction:
+        return self.after - self.before
+
+
+@frozen(kw_only=True)
+class Effect:
+    """A figure that changed, or whose parts did: they add up to it exactly, before, after, and in change.
+
+    Parts stand with the largest change first. `shares` are what it was and is of all that there was of its kind in
+    either run, which `out_of` names; None where there was nothing. `counted` says how parts are told apart, and
+    `shows_shares` whether people are told the shares.
     """
 
     name: str
+    kind: Kind
     title: str
     unit: str
     out_of: str
-    of: Callable[[Results], Whole | None]
-    meanings: Mapping[str, str]
-    counted: str = ""
+    counted: str
+    before: Fraction
+    after: Fraction
+    shares: tuple[Fraction | None, Fraction | None]
+    shows_shares: bool
+    of_all: Fraction
+    """The change as a share of all that there was of its kind in the larger of the runs."""
+    parts: tuple[Part, ...]
+
+    @property
+    def change(self) -> Fraction:
+        return self.after - self.before
+
+    @property
+    def changed_parts(self) -> tuple[Part, ...]:
+        return tuple(part for part in self.parts if part.change)
+
+    @property
+    def has_changed(self) -> bool:
+        """It, or its parts; what there is none of in either run is the same, whatever it is made of."""
+        return bool(self.changed_parts and (self.before or self.after))
+
+    @property
+    def relative_change(self) -> Fraction | None:
+        """Of what it was before; None where that was nothing."""
+        return relative_change(self.before, self.after)
+
+    @property
+    def of_the_larger(self) -> Fraction:
+        """The change as a share of the larger value: it orders by factors, whether something grew or shrank."""
+        return of_the_larger(self.before, self.after)
+
+    @property
+    def hardly_changed(self) -> bool:
+        """In all, whatever its parts did: by less than 1% of itself, or 0.1% of all that there was of its kind."""
+        return is_small(self.of_the_larger) or self.of_all < _SMALL_OF_ALL
+
+    @property
+    def stands_below(self) -> bool:
+        """Below what a reader wants: it hardly changed, or is a peak."""
+        return self.hardly_changed or self.kind == "peak"
+
+    @property
+    def independent_of_step_times(self) -> bool:
+        return self.name in _INDEPENDENT
+
+    @property
+    def phrase(self) -> str:
+        """What happened to it in all, without its causes: "preemptions rose by 19.0%, from 221 to 263"."""
+        factor = written_factor(self.before, self.after) if self.after else ""
+        times = f" {factor.removeprefix('x ')}-fold," if factor.startswith("x") else f" by {factor.lstrip('+-')},"
+        return f"{self.title} {self._verb}{times if factor else ''} {self._from_to}"
+
+    @property
+    def sentence(self) -> str:
+        title = f"{self.title[0].upper()}{self.title[1:]}"
+        causes = ", ".join(self._cause(part) for part in self.changed_parts)
+        if not self.change:
+            return f"{title}: {causes}; {written_amount(self.before, self.unit)} in all, as before."
+        factor = written_factor(self.before, self.after)
+        by = written_change(abs(self.change), self.unit).removeprefix("+")
+        because = f": {causes}" if len(self.parts) > 1 else ""
+        return f"{title} {self._verb} by {by}{f' ({factor})' if factor else ''}, {self._from_to}{because}."
+
+    @property
+    def _verb(self) -> str:
+        return "rose" if self.change > 0 else "fell"
+
+    @property
+    def _from_to(self) -> str:
+        old, new = written_amount(self.before, self.unit), written_amount(self.after, self.unit)
+        said = f"from {old} to {new}" if old != new else f"still {new}"
+        if not self.shows_shares or None in self.shares:
+            return said
+        before, after = (written_share(share) for share in self.shares)
+        return f"{said} ({before} -> {after} of {self.out_of})"
+
+    def _cause(self, part: Part) -> str:
+        """Of what is taken off, a plus would be read as if there were more of it."""
+        more, less = ("more ", "less ") if self.unit == "bytes" else ("more ", "fewer ")
+        word = "" if not part.lessens else less if part.change > 0 else more
+        return f"{word}{part.name.replace('_', ' ')} {written_change(part.change, self.unit)}"
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "name": self.name,
+            "kind": self.kind,
+            "title": self.title,
+            "unit": self.unit,
+            "before": as_number(self.before),
+            "after": as_number(self.after),
+            "change": as_number(self.change),
+            "relative_change": as_number(self.relative_change),
+            "hardly_changed": self.hardly_changed,
+            "shares": {"before": as_number(self.shares[0]), "after": as_number(self.shares[1]), "of": self.out_of},
+            "independent_of_step_times": self.independent_of_step_times,
+            "counted": self.counted or None,
+            "parts": [
+                {
+                    "name": part.name,
+                    "meaning": part.meaning,
+                    "before": as_number(part.before),
+                    "after": as_number(part.after),
+                    "change": as_number(part.change),
+                }
+                for part in self.parts
+            ],
+            "sentence": self.sentence,
+        }
 
 
-def _mean(results: Results, byte_ns: int) -> Fraction:
-    return Fraction(byte_ns, results.totals.duration_ns)
+def effects_between(before: Results, after: Results) -> list[Effect]:
+    """What both runs have a value for, changed or not. Raises as `wholes_of` does."""
+    old, new = wholes_of(before), wholes_of(after)
+    both = [explained for explained in EXPLAINED if explained.name in old and explained.name in new]
+    return [_effect(explained, old[explained.name], new[explained.name]) for explained in both]
 
 
-def _allocated(results: Results) -> Whole | None:
-    sums = results.totals.integrals
-    if not results.totals.duration_ns:
-        return None
-    parts: dict[str, Exact] = {part: _mean(results, sums[f"{part}_bytes"]) for part in ALLOCATED_PARTS}
-    return Whole(_mean(results, sums["allocated_bytes"]), parts, results.shape.pool_bytes)
-
-
-def _allocated_at_peak(results: Results) -> Whole | None:
-    """At the first moment at which most was allocated."""
-    peak = results.totals.at_peak
-    parts: dict[str, Exact] = {part: peak[f"{part}_bytes"] for part in ALLOCATED_PARTS}
-    return Whole(peak["allocated_bytes"], parts, results.shape.pool_bytes)
-
-
-def _live(results: Results) -> Whole | None:
-    sums = results.totals.integrals
-    if not results.totals.duration_ns:
-        return None
-    parts: dict[str, Exact] = {
-        "logical": _mean(results, sums["logical_bytes"]),
-        "window_saving": -_mean(results, sums["window_saving_bytes"]),
-        "shared_saving": -_mean(results, sums["shared_saving_bytes"]),
-    }
-    return Whole(_mean(results, sums["live_bytes"]), parts, results.shape.pool_bytes)
-
-
-def _pool_shares(results: Results) -> Whole | None:
-    totals = results.totals
-    whole = results.shape.pool_bytes * totals.duration_ns
-    if not whole:
-        return None
-    parts: dict[str, Exact] = {part: Fraction(byte_ns, whole) for part, byte_ns in byte_ns_of(totals).items()}
-    return Whole(1, parts, 1)
-
-
-def _unshared(results: Results) -> Whole | None:
-    """Of several outputs from one prompt: what they would hold if none shared."""
-    unshared, totals = results.totals.unshared, results.totals
-    if unshared is None or not totals.duration_ns:
-        return None
-    allocated = totals.integrals["allocated_bytes"]
-    parts: dict[str, Exact] = {
-        "allocated": _mean(results, allocated),
-        "saved": _mean(results, unshared.byte_ns - allocated),
-    }
-    return Whole(_mean(results, unshared.byte_ns), parts, results.shape.pool_bytes)
-
-
-def _by_outcome(results: Results) -> Whole | None:
-    totals = results.totals
-    parts: dict[str, Exact] = {outcome: totals.outcomes[outcome] for outcome in get_args(Outcome)}
-    return Whole(totals.num_requests, parts, totals.num_requests)
-
-
-def _rejected(results: Results) -> Whole | None:
-    totals = results.totals
-    parts: dict[str, Exact] = {reason: totals.reasons[reason] for reason in get_args(RejectReason)}
-    return Whole(totals.outcomes["rejected"], parts, totals.num_requests)
-
-
-def _by_refusal_cause(results: Results, figure: pl.Expr) -> dict[str, Exact]:
-    """A figure of the requests table, over the requests that were refused most often for each cause."""
-    sums = results.requests.group_by("refusal_cause").agg(figure.alias("sum"))
-    found = dict(zip(sums["refusal_cause"], sums["sum"], strict=True))
-    return {cause: int(found.get(cause, 0)) for cause in get_args(LeastChange)}
-
-
-def _refused(results: Results) -> Whole | None:
-    parts = _by_refusal_cause(results, pl.len())
-    return Whole(results.totals.num_refused, parts, results.totals.num_requests)
-
-
-def _blocked(results: Results) -> Whole | None:
-    parts = _by_refusal_cause(results, pl.col("blocked_ns").sum())
-    return Whole(results.totals.sums["blocked_ns"], parts, results.totals.duration_ns)
-
-
-def _held_back(results: Results) -> Whole | None:
-    """Steps that left somebody waiting: the head of the queue was refused, or not even tried."""
-    totals = results.totals
-    parts: dict[str, Exact] = {
-        **{cause: totals.refusals_for[cause] for cause in get_args(LeastChange)},
-        **{cause: totals.held_back_steps[cause] for cause in get_args(HeldBack)},
-    }
-    return Whole(totals.sums["refusals"] + sum(totals.held_back_steps.values()), parts, totals.num_steps)
-
-
-def _preemptions(results: Results) -> Whole | None:
-    totals = results.totals
-    swapped, fallen_back = totals.sums["swaps"], totals.sums["swap_fallbacks"]
-    parts: dict[str, Exact] = {
-        "recomputed": totals.sums["preemptions"] - swapped - fallen_back,
-        "swaps": swapped,
-        "swap_fallbacks": fallen_back,
-    }
-    return Whole(totals.sums["preemptions"], parts, totals.num_requests)
-
-
-def _admitted_prompts(results: Results) -> Whole | None:
-    totals = results.totals
-    hits = totals.sums["hit_tokens"]
-    parts: dict[str, Exact] = {"hit": hits, "not_hit": totals.admitted_prompt_tokens - hits}
-    return Whole(totals.admitted_prompt_tokens, parts, totals.admitted_prompt_tokens)
-
-
-def _queued(results: Results) -> Whole | None:
-    """Time in the queue, summed over requests: the level of those waiting, over time."""
-    totals = results.totals
-    never = results.requests.filter(pl.col("admitted_ns").is_null())
-    # Who is there at the end has waited until then.
-    waited = never.select(pl.col("ended_ns").fill_null(totals.duration_ns) - pl.col("arrival_ns")).to_series()
-    first, in_vain = int(totals.waits.sum()), int(waited.sum())
-    whole = totals.integrals["waiting"]
-    parts: dict[str, Exact] = {
-        "to_admission": first,
-        "in_vain": in_vain,
-        "after_preemption": whole - first - in_vain,
-    }
-    return Whole(whole, parts, whole + totals.integrals["running"])
-
-
-def _duration(results: Results) -> Whole | None:
-    totals = results.totals
-    parts: dict[str, Exact] = {"busy": totals.busy_ns, "idle": totals.duration_ns - totals.busy_ns}
-    return Whole(totals.duration_ns, parts, totals.duration_ns)
-
-
-_PARTS_OF_ALLOCATED = {
-    "live": "written in allocated blocks, each slot once",
-    **{part: _MEANINGS[f"{part}_mean_bytes"].partition(";")[0] for part in ALLOCATED_PARTS if part != "live"},
-}
-_REFUSED_FOR = {cause: _MEANINGS[f"refusals_for_{cause}"] for cause in get_args(LeastChange)}
-_MOST_OFTEN = "each request for what refused it most often"
-
-EXPLAINED: tuple[Explained, ...] = (
-    Explained(
-        "allocated_mean_bytes",
-        "allocated memory on average",
-        "bytes",
-        "the pool",
-        _allocated,
-        _PARTS_OF_ALLOCATED,
-    ),
-    Explained(
-        "allocated_peak_bytes",
-        "allocated memory at its peak",
-        "bytes",
-        "the pool",
-        _allocated_at_peak,
-        _PARTS_OF_ALLOCATED,
-    ),
-    Explained(
-        "live_mean_bytes",
-        "live memory on average",
-        "bytes",
-        "the pool",
-        _live,
-        {
-            "logical": "computed tokens as if nothing were shared",
-            "window_saving": "less what windows have passed and given back",
-            "shared_saving": "less what is held once for several requests",
-        },
-    ),
-    Explained(
-        "pool_shares",
-        "what the pool consists of on average",
-        "share",
-        "the pool",
-        _pool_shares,
-        {
-            **_PARTS_OF_ALLOCATED,
-            "external": "free, and no extent of it large enough for the head of the queue",
-            "cached": "held by nobody but still findable by key",
-            "blank": "free, beside what is external",
-        },
-    ),
-    Explained(
-        "sample_unshared_mean_bytes",
-        "memory if outputs shared nothing, on average",
-        "bytes",
-        "the pool",
-        _unshared,
-        {"allocated": "in blocks that a request holds", "saved": "saved by sharing"},
-    ),
-    Explained(
-        "requests",
-        "requests that arrived",
-        "requests",
-        "the requests",
-        _by_outcome,
-        {outcome: _MEANINGS[outcome] for outcome in get_args(Outcome)},
-    ),
-    Explained(
-        "rejected",
-        "rejected requests",
-        "requests",
-        "the requests",
-        _rejected,
-        {reason: _MEANINGS[f"rejected_{reason}"] for reason in get_args(RejectReason)},
-    ),
-    Explained(
-        "refused",
-        "requests refused by memory",
-        "requests",
-        "the requests",
-        _refused,
-        _REFUSED_FOR,
-        counted=_MOST_OFTEN,
-    ),
-    Explained(
-        "blocked_ns",
-        "time for which memory blocked the head of the queue",
-        "ns",
-        "the simulated time",
-        _blocked,
-        _REFUSED_FOR,
-        counted=_MOST_OFTEN,
-    ),
-    Explained(
-        "held_back_steps",
-        "steps that held back the head of the queue",
-        "steps",
-        "the steps",
-        _held_back,
-        {**_REFUSED_FOR, **{cause: _MEANINGS[f"held_back_by_{cause}"] for cause in get_args(HeldBack)}},
-    ),
-    Explained(
-        "preemptions",
-        "preemptions",
-        "times",
-        "the requests",
-        _preemptions,
-        {
-            "recomputed": "to be computed again",
-            "swaps": "to the host instead",
-            "swap_fallbacks": "computed again as the host was full",
-        },
-    ),
-    Explained(
-        "admitted_prompt_tokens",
-        "prompt tokens of admitted requests",
-        "tokens",
-        "the tokens",
-        _admitted_prompts,
-        {"hit": "found in the prefix cache at first admission", "not_hit": "not found there"},
-    ),
-    Explained(
-        "queued_ns",
-        "time in the queue of all requests together",
-        "ns",
-        "the time of all requests in engine and queue",
-        _queued,
-        {
-            "to_admission": "from arrival to first admission",
-            "in_vain": "of requests that were never admitted",
-            "after_preemption": "again, after a preemption",
-        },
-    ),
-    Explained(
-        "duration_ns",
-        "simulated time",
-        "ns",
-        "the simulated time",
-        _duration,
-        {"busy": "while requests run", "idle": "while none runs"},
-    ),
-)
-"""What a difference between two runs is explained by. No part of a figure is left over, and none is counted twice."""
-
-
-def wholes_of(results: Results) -> dict[str, Whole]:
-    """The figures of a run that have a value, by name. The tables of the run must have been kept.
-
-    Raises KvsimError for tables that kvsim has not written so: parts that do not add up.
+def in_order(effects: Sequence[Effect]) -> list[Effect]:
+    """As a reader wants them, see ORDER. What came from nothing, or came to it, is ordered by how much of all there was
+    it is; and what is still equal, as in EXPLAINED.
     """
-    wholes = {}
-    for explained in EXPLAINED:
-        whole = explained.of(results)
-        if whole is None:
-            continue
-        if sum(whole.parts.values()) != whole.value:
-            raise KvsimError(f"the tables of a run contradict each other: the parts of {explained.name} do not add up")
-        wholes[explained.name] = whole
-    return wholes
+    return sorted(
+        effects,
+        key=lambda effect: (
+            effect.kind == "peak",
+            effect.hardly_changed,
+            _KINDS.index(effect.kind),
+            -effect.of_the_larger,
+            -effect.of_all,
+        ),
+    )
+
+
+def most_telling(effects: Sequence[Effect]) -> tuple[Effect, ...]:
+    """The first two of what became of requests, and the first of waste and of all allocated memory: three at most, none
+    that hardly changed and no peak. Where none of these changed much, the first that did.
+    """
+    much = [effect for effect in effects if not effect.stands_below]
+    outcomes = [effect for effect in much if effect.kind == "outcome"][:_MOST_OUTCOMES]
+    memory = [effect for effect in much if effect.kind == "waste" or effect.name == "allocated_mean_bytes"]
+    return (*outcomes, *memory[: _MOST_TELLING - len(outcomes)]) or tuple(much[:1])
+
+
+def relative_change(before: Fraction, after: Fraction) -> Fraction | None:
+    """As a share of what was before; None where that was nothing."""
+    return (after - before) / abs(before) if before else None
+
+
+def of_the_larger(before: Fraction, after: Fraction) -> Fraction:
+    """The change as a share of the larger value, so that what appears counts as much as what disappears."""
+    larger = max(abs(before), abs(after))
+    return abs(after - before) / larger if larger else Fraction(0)
+
+
+def is_small(of_the_larger: Fraction) -> bool:
+    """Whether a change is one of less than 1%."""
+    return of_the_larger < _SMALL_OF_ITSELF
+
+
+def written_factor(before: Fraction, after: Fraction) -> str:
+    """What a change is of what was before: "+19.0%", or "x 12.3"; "" where there was nothing, or nothing changed."""
+    relative = relative_change(before, after)
+    if not relative:
+        return ""
+    if relative < _TIMES_FROM:
+        return written_percent(relative)
+    times = float(after / before)
+    return f"x {times:,.0f}" if times >= _TIMES_WHOLE else f"x {times:,.1f}"
+
+
+def as_number(value: Fraction | None) -> Number:
+    """A whole number as it is, any other as a float."""
+    if value is None:
+        return None
+    return value.numerator if value.denominator == 1 else float(value)
+
+
+def _effect(explained: Explained, old: diff_parts.Whole, new: diff_parts.Whole) -> Effect:
+    parts = [
+        Part(
+            name,
+            explained.meanings[name],
+            Fraction(old.parts[name]),
+            Fraction(new.parts[name]),
+            lessens=name in explained.lessening,
+        )
+        for name in new.parts
+    ]
+    parts.sort(key=lambda part: -abs(part.change))
+    there_was = max(Fraction(old.out_of), Fraction(new.out_of))
+    return Effect(
+        name=explained.name,
+        kind=explained.kind,
+        title=explained.title,
+        unit=explained.unit,
+        out_of=explained.out_of,
+        counted=explained.counted,
+        before=Fraction(old.value),
+        after=Fraction(new.value),
+        shares=(_share(old), _share(new)),
+        shows_shares=explained.has_share,
+        of_all=abs(Fraction(new.value) - Fraction(old.value)) / there_was if there_was else Fraction(0),
+        parts=tuple(parts),
+    )
+
+
+def _share(whole: diff_parts.Whole) -> Fraction | None:
+    return Fraction(whole.value) / whole.out_of if whole.out_of else None

@@ -42,7 +42,7 @@ _MOST_NEAR = 3
 @frozen
 class Limit:
     """A run must not be so: `operator` is one of OPERATORS, `bound` is in the unit of the figure (bytes, ns, a share
-    from 0 to 1, or a count), and `expression` is how it was typed.
+    from 0 to 1, or a count), and `expression` is how it was typed, with the unit of a time or a size if that was not.
     """
 
     figure: Metric
@@ -124,7 +124,13 @@ def _limit(expression: str) -> Limit:
     if name not in _FIGURES:
         raise _UnknownFigure(name)
     figure = _FIGURES[name]
-    return Limit(figure, sign, _bound(bound, figure), f"{name} {sign} {bound}")
+    return Limit(figure, sign, _bound(bound, figure), f"{name} {sign} {_with_unit(bound, figure)}")
+
+
+def _with_unit(bound: str, figure: Metric) -> str:
+    """Who typed "200" of a time may have meant milliseconds."""
+    unit = {"bytes": "B", "ns": "ns"}.get(figure.unit)
+    return bound if unit is None or bound[-1].isalpha() else f"{bound} {unit}"
 
 
 def _bound(text: str, figure: Metric) -> Fraction:

@@ -21,6 +21,7 @@ from kvsim.study.answer import answer
 from kvsim.study.assumptions import Assumption, assumptions
 from kvsim.study.block_maps import read_block_maps
 from kvsim.study.diff import differences
+from kvsim.study.diff_effects import ORDER
 from kvsim.study.files import FILES, read_results
 from kvsim.study.formulas import Formula, formulas
 from kvsim.study.results_table import Section, sections
@@ -85,6 +86,7 @@ def report_page(runs: Sequence[ReportedRun]) -> str:
     return TEMPLATES.get_template("report.html").render(
         runs=shown,
         differences=[differences(runs[0].results, other.results) for other in runs[1:]],
+        order_of_effects=ORDER,
         divs={name: Markup(div) for name, div in divs.items()},
         plot_script=Markup(script),
         bokeh_script=Markup(Resources(mode="inline", components=["bokeh", "bokeh-widgets"]).render_js()),

@@ -8,6 +8,7 @@ from typing import Any
 from kvsim.engine.metrics import METRICS
 from kvsim.engine.results import Results
 from kvsim.study.diff import Differences, differences
+from kvsim.study.diff_effects import ORDER
 from kvsim.study.run import simulate
 from kvsim.study.scenario import load_scenario
 from tests.study.makers import write_scenario
@@ -26,7 +27,7 @@ def test_equal_runs_say_so() -> None:
     assert found.are_equal
     assert found.answer == "The two runs are equal: the same was put in, and all figures and all rows are the same."
     assert (found.inputs, found.effects, found.figures, found.other_rows) == ((), (), (), ())
-    assert len(found.same_effects) == 13, "all but outputs that share"
+    assert len(found.same_effects) == 15, "all but outputs that share"
     assert found.traffic_sentence == "Requests came at the same times and had the same lengths in both runs."
     assert found.to_json()["equal"] is True
 
@@ -51,6 +52,12 @@ def test_a_run_that_stalls_is_not_equal_to_one_that_does_not() -> None:
     found = differences(make_results(), make_results(stalled="request 1 blocks the queue"))
     assert not found.are_equal
     assert found.stalled == (None, "request 1 blocks the queue")
+    assert found.answer == (
+        "The same was put into both runs. In the second run the engine stopped for ever before all requests had ended. "
+        "All figures are the same."
+    )
+    both = differences(make_results(stalled="request 1"), make_results(stalled="request 2"))
+    assert "In both runs the engine stopped for ever" in both.answer
 
 
 def test_memory_is_told_by_parts_that_add_up() -> None:
@@ -72,7 +79,7 @@ def test_memory_is_told_by_parts_that_add_up() -> None:
         ("padding", 0),
     ]
     assert [part.name for part in mean.changed_parts] == ["reserved", "live", "tail"]
-    assert mean.moved == Fraction(60, 4000), "of the pool"
+    assert mean.shares == (Fraction(400, 4000), Fraction(400, 4000)), "of the pool"
     assert mean.sentence == (
         "Allocated memory on average: reserved +60 B, live -50 B, tail -10 B; 400 B in all, as before."
     )
@@ -86,28 +93,61 @@ def test_memory_is_told_by_parts_that_add_up() -> None:
     assert live.sentence == "Live memory on average fell by 50 B (-15.6%), from 320 B to 270 B: logical -50 B."
 
 
-def test_the_largest_cause_comes_first_measured_by_all_there_was() -> None:
-    """7 of 50 ns, 1 of 2 requests, 3 of 20 steps, 64 of 200 tokens."""
+def test_what_became_of_requests_is_told_before_what_held_them_back() -> None:
+    """From nothing: 1 of 2 requests, 64 of 200 tokens; then 20 ns become 50; then steps and time held back."""
     found = differences(QUIET, make_results())
-    assert [(effect.name, effect.moved) for effect in found.effects] == [
-        ("refused", Fraction(1, 2)),
-        ("admitted_prompt_tokens", Fraction(64, 200)),
-        ("queued_ns", Fraction(30, 100)),
-        ("held_back_steps", Fraction(3, 20)),
-        ("blocked_ns", Fraction(7, 50)),
+    assert [(effect.name, effect.of_the_larger, effect.of_all) for effect in found.effects] == [
+        ("refused", 1, Fraction(1, 2)),
+        ("hit_tokens", 1, Fraction(64, 200)),
+        ("queued_ns", Fraction(30, 50), Fraction(30, 100)),
+        ("held_back_steps", 1, Fraction(3, 20)),
+        ("blocked_ns", 1, Fraction(7, 50)),
     ]
     assert found.answer == (
-        "The same was put into both runs. The largest change: requests refused by memory rose by 1 request, from 0 requests "
-        "to 1 request: blocks +1."
+        "The same was put into both runs. Requests refused by memory rose from 0 to 1 (0.00% -> 50.00% of all requests); "
+        "prompt tokens found cached rose from 0 to 64 (0.00% -> 32.00% of prompt tokens)."
     )
     assert found.sentences[2:] == tuple(effect.sentence for effect in found.effects)
 
 
-def test_what_moves_more_than_the_whole_is_measured_by_its_largest_part() -> None:
+def test_a_total_whose_parts_cancel_is_not_the_headline() -> None:
+    """As where blocks are larger: less is written and more is tail at one peak or the other."""
+    timeline = TIMELINE | {
+        "live_bytes": [0, 300, 500, 0],
+        "slack_bytes": [0, 100, 300, 0],
+        "tail_bytes": [0, 30, 300, 0],
+        "logical_bytes": [0, 300, 800, 0],
+    }
+    found = differences(make_results(), make_results(timeline=timeline))
+    assert [effect.name for effect in found.effects] == [
+        *("slack_mean_bytes", "live_mean_bytes"),
+        *("allocated_mean_bytes", "pool_shares"),
+        "allocated_peak_bytes",
+    ]
+    assert found.answer == (
+        "The same was put into both runs. Slack on average rose by 50.0%, from 80 B to 120 B (20.00% -> 30.00% of "
+        "allocated memory)."
+    )
+
+
+def test_where_little_changed_the_first_of_it_is_said() -> None:
+    timeline = TIMELINE | {"cached_bytes": [0, 0, 401, 800], "blank_bytes": [4000, 3600, 2799, 3200]}
+    found = differences(make_results(), make_results(timeline=timeline))
+    assert [effect.name for effect in found.effects] == ["pool_shares"]
+    assert found.answer.startswith(
+        "The same was put into both runs. Little changed: what the pool consists of: cached +0.01"
+    )
+
+
+def test_a_request_that_is_lost_is_told_first() -> None:
     gone = request(outcome="timed_out", admitted_ns=None, ended_ns=10)
-    effect = by_name(differences(QUIET, make_results(requests=(request(), gone), pressure=())))["requests"]
-    assert (effect.change, effect.moved, effect.out_of) == (0, Fraction(1, 2), "the requests")
-    assert effect.sentence == "Requests that arrived: finished -1, timed out +1; 2 requests in all, as before."
+    found = differences(QUIET, make_results(requests=(request(), gone), pressure=()))
+    assert found.effects[0].sentence == (
+        "Requests lost rose by 1, from 0 to 1 (0.00% -> 50.00% of all requests): timed out +1."
+    )
+    arrived = by_name(found)["requests"]
+    assert (arrived.change, arrived.hardly_changed, arrived.out_of) == (0, True, "all requests")
+    assert arrived.sentence == "Requests that arrived: finished -1, timed out +1; 2 in all, as before."
 
 
 def test_figures_stand_with_the_largest_relative_change_first() -> None:
@@ -124,6 +164,18 @@ def test_figures_stand_with_the_largest_relative_change_first() -> None:
     }
     assert changes["waited_mean_ns"] == (10, 25, 15, Fraction(3, 2))
     assert changes["blocked_ns"] == (0, 7, 7, None)
+
+
+def test_figures_of_peaks_stand_last() -> None:
+    timeline = TIMELINE | {"cached_bytes": [0, 0, 500, 820], "blank_bytes": [4000, 3600, 2700, 3180]}
+    figures = differences(make_results(), make_results(timeline=timeline)).figures
+    assert [figure.name for figure in figures] == ["cached_mean_bytes", "cached_peak_bytes"]
+    more = TIMELINE | {"waiting": [9, 1, 0, 0]}
+    quiet = (request(), request(admitted_ns=40))
+    figures = differences(make_results(requests=quiet, pressure=()), make_results(timeline=more)).figures
+    at = [figure.name for figure in figures].index("waiting_peak")
+    assert at == len(figures) - 1
+    assert figures[at].of_the_larger > figures[at - 1].of_the_larger
 
 
 def test_a_figure_that_only_one_run_has() -> None:
@@ -159,7 +211,7 @@ def test_whether_the_same_was_asked_is_told(tmp_path: Path) -> None:
 
 def test_what_was_put_in_is_said_in_short() -> None:
     described = DESCRIPTION | {
-        "overrides": ["memory.budget=1"],
+        "overrides": ["memory.other=1"],
         "scenario": {"question": "What?", "memory": {f"key{index}": index for index in range(9)}},
     }
     said = differences(make_results(), make_results(description=described)).sentences[0]
@@ -195,6 +247,10 @@ def test_json_has_whole_numbers_whole_and_all_parts(tmp_path: Path) -> None:
         "after": 2,
         "follows": False,
     }
+    assert written["order"] == ORDER
+    assert [effect["hardly_changed"] for effect in written["effects"] if effect["kind"] != "peak"] == sorted(
+        effect["hardly_changed"] for effect in written["effects"] if effect["kind"] != "peak"
+    )
     assert written["claim"].startswith("A sizing model")
 
 
@@ -207,6 +263,4 @@ def test_notes_that_only_one_run_has() -> None:
 def test_refusals_change_causes_step_by_step() -> None:
     other = make_results(pressure=(refusals("blocks", 1), refusals("gate", 2)))
     effect = by_name(differences(make_results(), other))["held_back_steps"]
-    assert effect.sentence == (
-        "Steps that held back the head of the queue: blocks -2, gate +2; 3 steps in all, as before."
-    )
+    assert effect.sentence == ("Steps holding back the queue: blocks -2, gate +2; 3 in all, as before.")

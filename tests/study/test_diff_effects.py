@@ -1,188 +1,151 @@
-"""Figures taken apart: by hand on a small run, and that parts add up exactly in runs of every kind."""
+"""Which of two runs' differences a reader is told first, and in what words."""
 
 from fractions import Fraction
-from pathlib import Path
+from typing import Any
 
 import pytest
 
-from kvsim.engine.metrics import METRICS, SAMPLE_METRICS
-from kvsim.engine.results import Results
-from kvsim.errors import KvsimError
-from kvsim.study.colours import COLOURS
-from kvsim.study.compare_record import POOL_PARTS
-from kvsim.study.diff_effects import EXPLAINED, Whole, wholes_of
-from kvsim.study.run import simulate
-from kvsim.study.scenario import load_scenario
-from tests.study.makers import write_scenario
-from tests.study.outcomes import REQUESTS, TIMELINE, make_results, refusals, request
-
-UNITS = {metric.name: metric.unit for metric in (*METRICS, *SAMPLE_METRICS)}
+from kvsim.study.diff_effects import ORDER, Effect, Part, effects_between, in_order, most_telling, written_factor
+from kvsim.study.diff_explained import EXPLAINED, Kind
+from tests.study.outcomes import TIMELINE, make_quiet_results, make_results
 
 
-def nonzero(whole: Whole) -> dict[str, object]:
-    return {name: part for name, part in whole.parts.items() if part}
-
-
-def test_memory_of_a_small_run() -> None:
-    wholes = wholes_of(make_results())
-    # For 30 ns 400 bytes, and for 10 ns 800, of 50 ns.
-    assert wholes["allocated_mean_bytes"] == Whole(
-        Fraction(30 * 400 + 10 * 800, 50),
-        {
-            "live": Fraction(30 * 300 + 10 * 700, 50),
-            "tail": Fraction(30 * 30 + 10 * 100, 50),
-            "reserved": Fraction(30 * 40, 50),
-            "unused": Fraction(30 * 10, 50),
-            "padding": Fraction(30 * 20, 50),
-        },
-        4000,
-    )
-    peak = wholes["allocated_peak_bytes"]
-    assert (peak.value, nonzero(peak)) == (800, {"live": 700, "tail": 100})
-    live = wholes["live_mean_bytes"]
-    assert live.value == Fraction(16_000, 50)
-    assert live.parts == {
-        "logical": Fraction(30 * 300 + 10 * 1000, 50),
-        "window_saving": -Fraction(10 * 100, 50),
-        "shared_saving": -Fraction(10 * 200, 50),
+def effect(kind: Kind, before: float, after: float, out_of: float = 100, **rest: Any) -> Effect:
+    """Of a count, named by its kind."""
+    old, new, whole = Fraction(before), Fraction(after), Fraction(out_of)
+    described: dict[str, Any] = {
+        "name": kind,
+        "title": f"{kind} figure",
+        "unit": "times",
+        "out_of": "all",
+        "counted": "",
+        "shows_shares": False,
+        "parts": (Part("this", "", old, new), Part("that", "", Fraction(0), Fraction(0))),
     }
+    shares = (old / whole, new / whole)
+    return Effect(kind=kind, before=old, after=new, shares=shares, of_all=abs(new - old) / whole, **described | rest)
 
 
-def test_shares_of_the_pool_are_all_of_it() -> None:
-    shares = wholes_of(make_results())["pool_shares"]
-    assert tuple(shares.parts) == POOL_PARTS
-    assert shares.value == 1
-    assert shares.parts["live"] == Fraction(16_000, 4000 * 50)
-    assert shares.parts["cached"] == Fraction(10 * 400, 4000 * 50)
-    assert shares.parts["external"] == Fraction(30 * 200, 4000 * 50)
-    # The last level does not last.
-    assert shares.parts["blank"] == Fraction(10 * 4000 + 30 * (3600 - 200) + 10 * 2800, 4000 * 50)
+def names(effects: list[Effect]) -> list[str]:
+    return [one.name for one in effects]
 
 
-def test_requests_by_outcome_reason_and_cause() -> None:
-    requests = (
-        request(refusals=3, refusal_cause="blocks", blocked_ns=7, preemptions=3, swaps=1, swap_fallbacks=1),
-        request(refusals=2, refusal_cause="watermark", blocked_ns=5),
-        request(refusals=1, refusal_cause="blocks", blocked_ns=1, outcome="cut"),
-        request(outcome="timed_out", admitted_ns=None, ended_ns=20, refusals=1, refusal_cause="gate"),
-        request(outcome="rejected", reason="queue_full", admitted_ns=None, ended_ns=0),
-        request(outcome="rejected", reason="never_fits", admitted_ns=None, ended_ns=0),
+def test_kinds_stand_in_their_order_whatever_their_size() -> None:
+    kinds: list[Kind] = ["peak", "run", "memory", "queue", "waste", "outcome"]
+    effects = [effect(kind, 10, 20 + place) for place, kind in enumerate(kinds)]
+    assert names(in_order(effects)) == ["outcome", "waste", "queue", "memory", "run", "peak"]
+    assert ORDER.startswith("First what became of requests, then waste, the queue, memory, time, each by")
+
+
+def test_within_a_kind_the_largest_factor_is_first_be_it_up_or_down() -> None:
+    effects = [
+        effect("outcome", 10, 15, name="x 1.5"),
+        effect("outcome", 30, 10, name="x 1/3"),
+        effect("outcome", 10, 20, name="x 2"),
+        effect("outcome", 0, 2, name="two from nothing"),
+        effect("outcome", 5, 0, name="five to nothing"),
+    ]
+    assert names(in_order(effects)) == ["five to nothing", "two from nothing", "x 1/3", "x 2", "x 1.5"]
+
+
+def test_what_is_equal_stays_in_the_order_of_what_is_explained() -> None:
+    assert names(in_order([effect("waste", 0, 9, name=name) for name in "ba"])) == ["b", "a"]
+
+
+def test_totals_that_hardly_changed_stand_below_all_others_but_peaks_however_large_their_parts() -> None:
+    parts = (Part("this", "", Fraction(0), Fraction(90)), Part("that", "", Fraction(100), Fraction(10)))
+    cancelling = effect("outcome", 100, 100, name="cancelling", parts=parts)
+    effects = [
+        effect("peak", 100, 1, name="peak"),
+        cancelling,
+        effect("outcome", 1000, 1009, out_of=1000, name="under 1%"),
+        effect("outcome", 1, 1.9, out_of=1000, name="under 0.1% of all"),
+        effect("run", 1000, 1011, out_of=1000, name="over 1%"),
+    ]
+    assert [one.hardly_changed for one in in_order(effects)] == [False, True, True, True, False]
+    assert names(in_order(effects)) == ["over 1%", "under 0.1% of all", "under 1%", "cancelling", "peak"]
+
+
+def test_two_outcomes_and_one_of_memory_tell_the_most() -> None:
+    outcomes = [effect("outcome", 10, 20 + more, name=f"outcome {more}") for more in (3, 2, 1)]
+    others = [
+        effect("waste", 0, 9, name="waste"),
+        effect("memory", 9, 99, name="live_mean_bytes"),
+        effect("memory", 9, 90, name="allocated_mean_bytes"),
+        effect("peak", 1, 99),
+    ]
+    assert names(list(most_telling([*outcomes, *others]))) == ["outcome 3", "outcome 2", "waste"]
+    assert names(list(most_telling([*outcomes, *others[1:]]))) == ["outcome 3", "outcome 2", "allocated_mean_bytes"]
+    assert names(list(most_telling([outcomes[0], *others]))) == ["outcome 3", "waste", "allocated_mean_bytes"]
+    assert names(list(most_telling([effect("queue", 1, 9), effect("run", 1, 9)]))) == ["queue"]
+    assert most_telling([effect("outcome", 1000, 1001), effect("peak", 1, 99)]) == ()
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "words"),
+    [(221, 263, "+19.0%"), (2, 1, "-50.0%"), (1, 10.9, "+990.0%"), (1, 11.4, "x 11.4"), (1, 7024.7, "x 7,025"), (0, 5, ""), (3, 3, "")],
+)  # fmt: skip
+def test_percent_are_said_as_long_as_they_are_easily_read(before: float, after: float, words: str) -> None:
+    assert written_factor(Fraction(before), Fraction(after)) == words
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "phrase", "sentence"),
+    [
+        (20, 25, "rose by 25.0%, from 20 to 25", "rose by 5 (+25.0%), from 20 to 25: this +5."),
+        (20, 15, "fell by 25.0%, from 20 to 15", "fell by 5 (-25.0%), from 20 to 15: this -5."),
+        (2, 40, "rose 20.0-fold, from 2 to 40", "rose by 38 (x 20.0), from 2 to 40: this +38."),
+        (0, 7, "rose from 0 to 7", "rose by 7, from 0 to 7: this +7."),
+        (7, 0, "fell from 7 to 0", "fell by 7 (-100.0%), from 7 to 0: this -7."),
+    ],
+)
+def test_what_happened_in_words(before: float, after: float, phrase: str, sentence: str) -> None:
+    said = effect("outcome", before, after)
+    assert said.phrase == f"outcome figure {phrase}"
+    assert said.sentence == f"Outcome figure {sentence}"
+
+
+def test_values_that_are_written_alike_are_written_once() -> None:
+    said = effect("run", 434 * 10**9, 434 * 10**9 - 8_000_000, out_of=434 * 10**9, unit="ns").sentence
+    assert said.startswith("Run figure fell by 8 ms (-0.002%), still 7.23 min: ")
+
+
+def test_shares_are_told_where_they_help() -> None:
+    said = effect("outcome", 92, 104, out_of=1500, shows_shares=True)
+    assert said.phrase == "outcome figure rose by 13.0%, from 92 to 104 (6.13% -> 6.93% of all)"
+
+
+def test_a_figure_that_is_its_only_cause_is_said_once() -> None:
+    alone = effect("waste", 0, 7, parts=(Part("external", "", Fraction(0), Fraction(7)),))
+    assert alone.sentence == "Waste figure rose by 7, from 0 to 7."
+
+
+def test_of_what_is_taken_off_it_is_said_whether_it_became_more() -> None:
+    parts = (
+        Part("logical", "", Fraction(100), Fraction(100)),
+        Part("shared_saving", "", Fraction(-60), Fraction(-20), lessens=True),
+        Part("window_saving", "", Fraction(0), Fraction(-10), lessens=True),
     )
-    pressure = (refusals("blocks", 5), refusals("watermark", 1), refusals("gate", 1))
-    run = make_results(requests=requests, pressure=pressure, held_back={"max_num_seqs": 4, "preemption": 2})
-    wholes = wholes_of(run)
-    figures = {name: (whole.value, nonzero(whole), whole.out_of) for name, whole in wholes.items()}
-    assert figures["requests"] == (6, {"finished": 2, "cut": 1, "timed_out": 1, "rejected": 2}, 6)
-    assert figures["rejected"] == (2, {"queue_full": 1, "never_fits": 1}, 6)
-    assert figures["refused"] == (4, {"blocks": 2, "watermark": 1, "gate": 1}, 6)
-    assert figures["blocked_ns"] == (13, {"blocks": 8, "watermark": 5}, 50)
-    causes = {"blocks": 5, "watermark": 1, "gate": 1, "max_num_seqs": 4, "preemption": 2}
-    assert figures["held_back_steps"] == (13, causes, 20)
-    assert figures["preemptions"] == (3, {"recomputed": 1, "swaps": 1, "swap_fallbacks": 1}, 6)
+    said = effect("memory", 40, 70, unit="bytes", parts=parts).sentence
+    assert said.endswith("from 40 B to 70 B: less shared saving +40 B, more window saving -10 B.")
+    found = effect("outcome", 5, 9, parts=(Part("not_found", "", Fraction(-4), Fraction(0), lessens=True),) * 2)
+    assert found.sentence.endswith("fewer not found +4, fewer not found +4.")
 
 
-def test_hits_time_in_the_queue_and_time_of_a_small_run() -> None:
-    wholes = wholes_of(make_results())
-    assert wholes["admitted_prompt_tokens"] == Whole(200, {"hit": 64, "not_hit": 136}, 200)
-    # Two wait for 10 ns, one for 30 more; one runs for 30 ns and two for 10.
-    assert wholes["queued_ns"] == Whole(50, {"to_admission": 50, "in_vain": 0, "after_preemption": 0}, 100)
-    assert wholes["duration_ns"] == Whole(50, {"busy": 40, "idle": 10}, 50)
+def test_waste_is_told_with_its_share_and_its_causes() -> None:
+    more = TIMELINE | {"live_bytes": [0, 250, 700, 0], "slack_bytes": [0, 150, 100, 0], "tail_bytes": [0, 80, 100, 0]}
+    more["logical_bytes"] = [0, 250, 1000, 0]
+    found = {one.name: one for one in effects_between(make_results(), make_results(timeline=more))}
+    assert found["slack_mean_bytes"].sentence == (
+        "Slack on average rose by 30 B (+37.5%), from 80 B to 110 B (20.00% -> 27.50% of allocated memory): tail +30 B."
+    )
 
 
-def test_who_is_never_let_in_waits_until_it_leaves_or_to_the_end() -> None:
-    for left, waited in ((20, 20), (None, 50)):
-        gone = request(outcome="unfinished" if left is None else "aborted", admitted_ns=None, ended_ns=left)
-        timeline = TIMELINE | {"waiting": [1, 1, 1, 0]}
-        whole = wholes_of(make_results(timeline=timeline, requests=(gone,), pressure=()))["queued_ns"]
-        assert whole.value == 50
-        assert whole.parts == {"to_admission": 0, "in_vain": waited, "after_preemption": 50 - waited}
-
-
-def test_what_has_no_length_has_no_average() -> None:
-    wholes = wholes_of(make_results(timeline={name: levels[:1] for name, levels in TIMELINE.items()}))
-    assert "allocated_mean_bytes" not in wholes
-    assert "pool_shares" not in wholes
-    assert wholes["duration_ns"] == Whole(0, {"busy": 0, "idle": 0}, 0)
-
-
-def test_tables_that_contradict_each_other_are_refused() -> None:
-    with pytest.raises(KvsimError, match="the parts of refused do not add up"):
-        wholes_of(make_results(requests=(REQUESTS[0], request(refusals=3, refusal_cause=None))))
-
-
-def test_every_part_has_a_meaning_and_every_figure_a_unit_of_figures() -> None:
-    wholes = wholes_of(make_results())
-    for explained in EXPLAINED:
-        assert explained.unit == UNITS.get(explained.name, explained.unit)
-        assert explained.unit in set(UNITS.values())
-        if explained.name in wholes:
-            assert set(wholes[explained.name].parts) == set(explained.meanings)
-    pool = next(explained for explained in EXPLAINED if explained.name == "pool_shares")
-    assert set(pool.meanings) <= set(COLOURS)
-
-
-RUNS = {
-    "as it is": (),
-    "scarce": ("memory.num_blocks=14", "workload.rate=400"),
-    "late": ("memory.num_blocks=14", "engine.timeout=20 ms", "workload.rate=400"),
-    "rejected": ("engine.max_waiting=1", "engine.max_model_len=40", "workload.rate=1000"),
-    "stalled": ("memory.num_blocks=6", "engine.reject_unservable=false"),
-    "few seats": ("engine.max_num_seqs=1", "workload.rate=300"),
-    "watermark": ("memory.num_blocks=16", "memory.watermark=0.3", "workload.rate=400"),
-    "worst case": ("memory.num_blocks=40", "engine.admission=worst_case", "engine.max_output_tokens=64"),
-    "swaps": ("memory.num_blocks=14", "engine.preemption=swap", "engine.swap_space=2 KiB", "workload.rate=400"),
-    "few swaps": ("memory.num_blocks=14", "engine.preemption=swap", "engine.swap_space=256 B", "workload.rate=400"),
-    "pow2": ("memory.allocator=pow2", "workload.rate=400"),
-    "predicted": ("memory.allocator=predicted", "memory.prediction_error=0.5", "memory.placement=first_fit"),
-    "samples": ("workload.samples=3",),
-    "copy on write": ("workload.samples=3", "memory.sample_sharing=copy_on_write"),
-    "shared": ("workload.prefixes={ count = 2, tokens = 9 }", "memory.num_blocks=20"),
-    "cut": ("engine.max_model_len=25",),
-    "too large": ("memory.num_blocks=9",),
-    "hybrid": (
-        "model={ config = 'gemma-3-1b' }",
-        "memory={ num_blocks = 2000, block_size = 16 }",
-        "engine={ max_model_len = 2048, max_num_batched_tokens = 2048 }",
-        "workload.prompt={ kind = 'fixed', value = 1500 }",
-        "workload.num_requests=3",
-    ),
-}
-
-
-@pytest.fixture(scope="module", params=RUNS)
-def ran(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Results:
-    folder: Path = tmp_path_factory.mktemp("scenario")
-    return simulate(load_scenario(write_scenario(folder), RUNS[request.param]))
-
-
-def test_the_parts_add_up_exactly_and_are_the_figures_of_the_summary(ran: Results) -> None:
-    wholes, metrics = wholes_of(ran), ran.metrics
-    for explained in EXPLAINED:
-        if explained.name not in wholes:
-            assert explained.name == "sample_unshared_mean_bytes"
-            continue
-        whole = wholes[explained.name]
-        assert sum(whole.parts.values()) == whole.value
-        assert all(part >= 0 or "saving" in name for name, part in whole.parts.items())
-        if explained.name in metrics:
-            assert float(whole.value) == metrics[explained.name]
-    for part in ("live", "tail", "reserved", "unused", "padding"):
-        assert float(wholes["allocated_mean_bytes"].parts[part]) == metrics[f"{part}_mean_bytes"]
-    for part in ("blocks", "gate", "watermark", "extent", "reservation"):
-        assert wholes["held_back_steps"].parts[part] == metrics[f"refusals_for_{part}"]
-    if not metrics["preemptions"]:
-        assert wholes["queued_ns"].parts["after_preemption"] == 0
-    assert wholes["duration_ns"].parts["busy"] == ran.totals.busy_ns
-
-
-def test_the_runs_are_of_every_kind(tmp_path: Path) -> None:
-    """Else adding up would say little."""
-    path = write_scenario(tmp_path)
-    wholes = {name: wholes_of(simulate(load_scenario(path, overrides))) for name, overrides in RUNS.items()}
-    never = {
-        (explained.name, part)
-        for explained in EXPLAINED
-        for part in explained.meanings
-        if not any(run[explained.name].parts[part] for run in wholes.values() if explained.name in run)
-    }
-    assert never == {("requests", "aborted")}, "nobody hangs up in generated traffic"
+def test_what_there_is_none_of_has_not_changed() -> None:
+    one = effect(
+        "outcome", 0, 0, parts=(Part("a", "", Fraction(5), Fraction(4)), Part("b", "", Fraction(-5), Fraction(-4)))
+    )
+    assert not one.has_changed
+    quiet = effects_between(make_quiet_results(), make_quiet_results())
+    assert not any(one.has_changed for one in quiet)
+    assert [one.name for one in quiet] == [one.name for one in EXPLAINED if one.name != "sample_unshared_mean_bytes"]

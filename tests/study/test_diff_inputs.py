@@ -38,7 +38,7 @@ def test_every_key_that_differs_by_its_dotted_name_with_its_unit(tmp_path: Path)
     )
     one, other = described(tmp_path), described(tmp_path, *changes)
     inputs = changed_inputs(one, other)
-    assert [key for key in said(one, other) if key[0] != "overrides"] == [
+    assert said(one, other) == [
         ("seed", "3", "4"),
         ("memory.block_size", "4", "8"),
         ("memory.prefix_sharing", "true", "false"),
@@ -76,16 +76,44 @@ def test_what_is_removed_and_tables_of_a_list(tmp_path: Path) -> None:
     assert not any(name.startswith("workload.windows[0]") for name in changed)
 
 
+def test_overrides_are_left_out_where_their_keys_are_listed() -> None:
+    def named(before: list[str], after: list[str], **memory: int) -> list[str]:
+        scenario = {**DESCRIPTION["scenario"], "memory": {**DESCRIPTION["scenario"]["memory"], **memory}}
+        other = DESCRIPTION | {"scenario": scenario, "overrides": after}
+        return [name for name, _, _ in said(DESCRIPTION | {"overrides": before}, other)]
+
+    assert named([], ["memory.block_size = 8"], block_size=8) == ["memory.block_size"]
+    assert named([], ["memory={ block_size = 8 }"], block_size=8) == ["memory.block_size"]
+    assert named(["seed=1"], ["seed=1", "memory.block_size=8"], block_size=8) == ["memory.block_size"]
+    # As the file says it anyway: nothing else tells of it.
+    assert named([], ["seed=0"]) == ["overrides"]
+    assert named([], ["memory.block=1"], block_size=8) == ["memory.block_size", "overrides"]
+
+
 def test_versions_overrides_and_files_are_put_in_too() -> None:
-    files = {"trace.csv": {"bytes": 1025, "sha256": "ab"}}
+    files = {"trace.csv": {"bytes": 1025, "sha256": "ab" * 32}}
     other = DESCRIPTION | {"versions": {"kvsim": "0.2.0"}, "overrides": ["seed=0"], "files": files}
     assert said(DESCRIPTION, other) == [
         ("overrides", "[]", '["seed=0"]'),
         ("versions.kvsim", "0.1.0", "0.2.0"),
-        ("files.trace.csv.bytes", "not set", "1.00 KiB (1,025 B)"),
-        ("files.trace.csv.sha256", "not set", "ab"),
+        ("files.trace.csv", "not used", "SHA-256 ababab, 1.00 KiB (1,025 B)"),
     ]
     assert not any(key.follows for key in changed_inputs(DESCRIPTION, other))
+
+
+def test_another_content_of_a_file_is_said_in_short() -> None:
+    one, other = (
+        DESCRIPTION | {"files": {"a/trace.csv": {"bytes": size, "sha256": digits * 32}}}
+        for size, digits in ((3, "a1"), (4, "d4"))
+    )
+    (changed,) = changed_inputs(one, other)
+    assert (changed.title, changed.before_text) == ("file a/trace.csv", "SHA-256 a1a1a1, 3 B")
+    assert changed.sentence == "file a/trace.csv: other content (SHA-256 a1a1a1 -> d4d4d4)"
+    assert changed.to_json()["before"] == {"bytes": 3, "sha256": "a1" * 32}
+    (appeared,) = changed_inputs(DESCRIPTION, other)
+    assert appeared.sentence == "file a/trace.csv not used -> SHA-256 d4d4d4, 4 B"
+    odd = DESCRIPTION | {"files": {"a/trace.csv": "?"}}
+    assert said(odd, other)[0][1] == "?", "who edits a summary gets no traceback"
 
 
 @pytest.mark.parametrize(

@@ -87,6 +87,8 @@ def test_every_figure_of_a_summary_may_have_a_limit() -> None:
         ("preemptions != 4", 3, "preemptions != 4: preemptions is 3 times, 1 time under the limit (25.0% of it)"),
         ("allocated_peak_bytes > 4 GiB", 4 * GIB + 1, "allocated_peak_bytes > 4 GiB: allocated_peak_bytes is 4,294,967,297 B (4.00 GiB), 1 B over the limit (2.3e-08% of it)"),
         ("waited_p99_ns > 200 ms", 350_000_000, "waited_p99_ns > 200 ms: waited_p99_ns is 350,000,000 ns (350 ms), 150 ms over the limit (75.0% of it)"),
+        ("waited_p99_ns > 200", 350, "waited_p99_ns > 200 ns: waited_p99_ns is 350 ns (350 ns), 150 ns over the limit (75.0% of it)"),
+        ("allocated_peak_bytes>4.", 5, "allocated_peak_bytes > 4. B: allocated_peak_bytes is 5 B (5 B), 1 B over the limit (25.0% of it)"),
         ("running_mean > 3", 3.51234, "running_mean > 3: running_mean is 3.51234 requests (3.51 requests), 0.51 requests over the limit (17.1% of it)"),
     ],
 )  # fmt: skip

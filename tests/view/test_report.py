@@ -13,6 +13,7 @@ from playwright.sync_api import Browser, Page
 
 from kvsim.errors import OutputError
 from kvsim.study.block_maps import BlockMaps
+from kvsim.study.diff_effects import ORDER
 from kvsim.study.files import TablesInFiles, read_results, tables_of, write_results
 from kvsim.study.run import simulate
 from kvsim.study.scenario import load_scenario
@@ -133,6 +134,10 @@ def test_runs_stand_side_by_side_and_what_differs_is_explained(browser: Browser,
         said = tab.page.locator("#differences").inner_text()
         assert "memory.num_blocks 14 -> 40" in said
         assert "short → roomy" in said
+        assert (
+            said.index("Preemptions fell") < said.index("Hardly changed in all, and peaks:") < said.index("at its peak")
+        )
+        assert ORDER in said
         places = tab.page.locator("#time .run").evaluate_all("runs => runs.map(run => run.getBoundingClientRect().x)")
         assert places[1] > places[0] + 400
         for number, out in enumerate((pressed, roomy)):
