@@ -4,7 +4,7 @@ keep, as attrs validators whose message names the key, the rule and the value.""
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
-from attrs import Attribute, fields
+from attrs import Attribute, fields, frozen
 
 from kvsim.units import exact_duration
 
@@ -87,14 +87,19 @@ def not_blank(_instance: object, attribute: "Attribute[Any]", value: str) -> Non
         raise ValueError(f"{attribute.name} must not be empty")
 
 
-def one_of(words: Iterable[str]) -> Rule:
-    known = tuple(words)
+@frozen
+class OneOf:
+    """The rule that a value is one of some words, which can be asked for."""
 
-    def check(_instance: object, attribute: "Attribute[Any]", value: str) -> None:
-        if value not in known:
-            raise ValueError(f"{attribute.name} must be one of {', '.join(known)}, got {shown(value)}")
+    words: tuple[str, ...]
 
-    return check
+    def __call__(self, _instance: object, attribute: "Attribute[Any]", value: str) -> None:
+        if value not in self.words:
+            raise ValueError(f"{attribute.name} must be one of {', '.join(self.words)}, got {shown(value)}")
+
+
+def one_of(words: Iterable[str]) -> OneOf:
+    return OneOf(tuple(words))
 
 
 MAX_TOKENS = 10**9

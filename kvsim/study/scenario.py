@@ -73,8 +73,7 @@ class MemoryTable(Consistent):
     goes first; all but vLLM's "lru" are decided block by block.
 
     `allocator` is vLLM's, or how many slots in a row a request reserves; then `placement` says where they lie, and
-    `prediction_error` by what share of its true length an output may be misjudged.
-    that a later request can resume at, as vLLM does by default, or all full ones. `sample_sharing` is about several
+    `prediction_error` by what share of its true length an output may be misjudged. `sample_sharing` is about several
     outputs from one prompt, and prefix_cache where these are asked for and it is left out.
     """
 
@@ -248,6 +247,14 @@ def scenario_text(scenario: Scenario) -> str:
 def scenario_units(table: Mapping[str, Any]) -> dict[str, str]:
     """The unit of each key of a `scenario_dict` that has one, by its dotted name: bytes, bytes/s or ns."""
     return TableReader(WORKLOADS, LENGTHS, DURATIONS).units(table, Scenario)
+
+
+def scenario_words(table: Mapping[str, Any]) -> dict[str, tuple[str, ...]]:
+    """What each key may say that may say only some words, by its dotted name, for the tables of a scenario file.
+
+    Such as "memory.prefix_sharing": true or false; "workload.kind": the kinds that there are.
+    """
+    return TableReader(WORKLOADS, LENGTHS, DURATIONS).words(table, Scenario)
 
 
 def named_overrides(overrides: Iterable[str]) -> str:

@@ -9,14 +9,15 @@ import math
 import types
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from difflib import get_close_matches
-from typing import Any, Literal, TypeVar, get_args, get_origin
+from typing import Any, Literal, TypeVar, Union, get_args, get_origin
 
 import attrs
 from cattrs import ClassValidationError, Converter, IterableValidationError
 from cattrs.errors import ForbiddenExtraKeysError, IterableValidationNote
 from cattrs.gen import make_dict_structure_fn, override
 
-from kvsim.rules import Consistent, Contradiction, shown
+from kvsim.rules import Consistent, Contradiction, OneOf, shown
+from kvsim.study.toml import toml_text
 from kvsim.units import parse_bandwidth, parse_bytes, parse_duration_ns
 
 T = TypeVar("T")
@@ -80,6 +81,23 @@ class TableReader:
                     found |= {f"{where}.{name}": unit for name, unit in self.units(inner, inner_cls).items()}
         return found
 
+    def words(self, table: Mapping[str, Any], cls: type[Any]) -> dict[str, tuple[str, ...]]:
+        """What each key may say that may say only some words, by its dotted name: "engine.policy", say.
+
+        Of tables inside of the table, which may be wrong in any way, those that are there are looked at.
+        """
+        found = {}
+        for attribute in attrs.fields(attrs.resolve_types(cls)):
+            if words := _words_of(attribute):
+                found[attribute.name] = words
+            for where, inner, type_ in _tables_in(attribute.name, table.get(attribute.name), attribute.type):
+                if (kinds := self._kinds_of(type_)) is not None:
+                    found[f"{where}.kind"] = tuple(kinds)
+                inner_cls = self._class_for(inner, type_)
+                if inner_cls is not None:
+                    found |= {f"{where}.{name}": words for name, words in self.words(inner, inner_cls).items()}
+        return found
+
     def _class_for(self, table: Mapping[str, Any], type_: Any) -> type[Any] | None:
         kinds = self._kinds_of(type_)
         if kinds is not None:
@@ -130,7 +148,7 @@ class TableReader:
 
     def _kinds_of(self, type_: Any) -> Kinds | None:
         """The kinds that a union such as `Fixed | Uniform` or `Fixed | Uniform | None` chooses from."""
-        if get_origin(type_) is not types.UnionType and not str(type_).startswith("typing.Union"):
+        if not _is_union(type_):
             return None
         members = set(get_args(type_)) - {types.NoneType}
         return next((kinds for kinds in self._kinds if members == set(kinds.values())), None)
@@ -219,6 +237,23 @@ def _tables_in(name: str, value: Any, type_: Any) -> Iterator[tuple[str, Mapping
         for index, item in enumerate(value):
             for list_type in lists:
                 yield from _tables_in(f"{name}[{index}]", item, get_args(list_type)[0])
+
+
+def _words_of(attribute: "attrs.Attribute[Any]") -> tuple[str, ...]:
+    """What a key may say, where it may say only some words; () where it may say more."""
+    rule = getattr(attribute.validator, "validator", attribute.validator)  # `optional` has one inside
+    if isinstance(rule, OneOf):
+        return rule.words
+    for member in get_args(attribute.type) if _is_union(attribute.type) else (attribute.type,):
+        if get_origin(member) is Literal:
+            return get_args(member)
+        if member is bool:
+            return toml_text(True), toml_text(False)
+    return ()
+
+
+def _is_union(type_: Any) -> bool:
+    return get_origin(type_) in (types.UnionType, Union)
 
 
 def _is_a(origin: Any) -> Callable[[Any], bool]:

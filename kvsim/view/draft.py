@@ -14,7 +14,7 @@ from kvsim.errors import KvsimError, ScenarioError
 from kvsim.model.catalogue import HUB_PREFIX
 from kvsim.rules import shown
 from kvsim.study.input_files import NAMES_A_FILE
-from kvsim.study.scenario import Scenario, overridden, parse_scenario
+from kvsim.study.scenario import Scenario, named_overrides, overridden, parse_scenario, scenario_words
 from kvsim.study.scenario_text import Field, Place, ScenarioText, line_of_error, place_of, read_scenario_text
 from kvsim.study.toml import parse_toml
 from kvsim.view.inside import inside
@@ -160,6 +160,10 @@ class Draft:
         """What stands in its box."""
         return self._edits.get(field.key, field.typed)
 
+    def words(self) -> dict[str, tuple[str, ...]]:
+        """What fields may say that may say only some words, by their dotted key (`named`)."""
+        return {} if self.fields is None else scenario_words(parse_toml(self.text))
+
     def _field(self, key: str) -> Field | None:
         return next((field for field in self.fields.fields if field.key == key), None) if self.fields else None
 
@@ -178,6 +182,15 @@ class Draft:
     def is_as_in_file(self) -> bool:
         """But for the overrides."""
         return self._text == self.original
+
+    @property
+    def named(self) -> str:
+        """Its file and how it differs from that: "chat.toml with memory.block_size = 8"."""
+        name = "the scenario to begin with" if self.file == READY_MADE else self.file
+        if not self.is_as_in_file:
+            return f"{name} with changes of its text"
+        changes = named_overrides(self.overrides) or ("with another question" if self.overrides else "")
+        return f"{name} {changes}".strip()
 
     @property
     def name_to_save(self) -> str:

@@ -29,6 +29,7 @@ from kvsim.study.files import FILES, TablesInFiles, read_results, write_results
 from kvsim.study.plan import plan
 from kvsim.study.run import simulate
 from kvsim.study.scenario import Scenario
+from kvsim.view.faults import fault
 from kvsim.view.packing import chosen_rows
 
 MOST_ROWS = 2_000_000
@@ -130,12 +131,15 @@ class LiveRun:
     def _listen(self, told: Connection) -> None:
         """Take what comes as it comes, so that the run never waits for somebody to look."""
         until = time.monotonic() + self._most_seconds
-        with told, suppress(EOFError, OSError):
-            while told.poll(max(0.0, until - time.monotonic())):
-                message = told.recv()
-                self._knows(_ended(Path(self._folder.name)) if isinstance(message, _Written) else message)
-            sentence = f"a run in the app may take {self._most_seconds:,.4g} s: make it shorter, or use kvsim run"
-            self._knows(Refused((sentence,)))
+        try:
+            with told, suppress(EOFError, OSError):
+                while told.poll(max(0.0, until - time.monotonic())):
+                    message = told.recv()
+                    self._knows(_ended(Path(self._folder.name)) if isinstance(message, _Written) else message)
+                sentence = f"a run in the app may take {self._most_seconds:,.4g} s: make it shorter, or use kvsim run"
+                self._knows(Refused((sentence,)))
+        except Exception as error:  # whoever waits for the run is told of it
+            self._knows(Refused((fault(error),)))
         self._process.kill()
         self._process.join()
         self._knows(Refused(("the process of the run died, as happens when memory runs out",)))
@@ -182,6 +186,8 @@ def _told(scenario: Scenario, folder: Path, telling: Connection, most_rows: int)
         return Refused((str(error),))
     except MemoryError:
         return Refused(("memory ran out",))
+    except Exception as error:  # told, or else it would look like a process that was killed
+        return Refused((fault(error),))
 
 
 def _run(scenario: Scenario, folder: Path, telling: Connection, most_rows: int) -> _Written:

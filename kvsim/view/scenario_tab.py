@@ -4,12 +4,10 @@ The page holds real inputs, and `static/scenario.js` tells what was touched; eve
 by templates that escape what is not their own.
 """
 
-import base64
-import binascii
 import json
-import zlib
 from collections import defaultdict
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -21,15 +19,15 @@ from kvsim.errors import KvsimError, ScenarioError
 from kvsim.rules import shown
 from kvsim.study.results_table import sections
 from kvsim.study.scenario import named_overrides
-from kvsim.units import format_duration
 from kvsim.view.block_chart import BlockChart
 from kvsim.view.draft import MOST_BYTES, READY_MADE, Draft, Problem, scenario_files
+from kvsim.view.faults import fault
 from kvsim.view.live_run import MOST_ROWS, MOST_ROWS_TOLD, MOST_SECONDS, Ended, LiveRun, Refused, Seen
 from kvsim.view.over_time import SCRIPTS, OverTime
 from kvsim.view.pages import TEMPLATES
-
-MOST_OF_ADDRESS = 6_000
-"""Characters that the text of a scenario may take of an address, compressed."""
+from kvsim.view.problem_places import Mode, beside_fields, first_of
+from kvsim.view.run_words import Ran, status, whose
+from kvsim.view.text_in_address import MOST_OF_ADDRESS, packed, unpacked
 
 _PREFERRED = "quick_start.toml"
 
@@ -42,6 +40,7 @@ class ScenarioPage(DataModel):
     form = String(default="")
     run = String(default="")
     results = String(default="")
+    fault = String(default="")
 
 
 class ScenarioTab:
@@ -61,12 +60,11 @@ class ScenarioTab:
         self._files = scenario_files(folder)
         self._default = next((name for name in self._files if Path(name).name == _PREFERRED), READY_MADE)
         self._draft = Draft(folder, self._default)
-        self._mode = "fields"
+        self._mode: Mode = "fields"
         self._trouble: tuple[str, ...] = ()
-        """What could not be done of what was asked for last, or what the last run refused."""
+        """What could not be done of what was asked for last."""
         self._run: LiveRun | None = None
-        self._ran: tuple[str, str] | None = None
-        """File and text of the draft that ran last."""
+        self._ran: Ran | None = None
         self._news_awaited = False
         self._ends_with_session = False
         self._has_charts = False
@@ -107,24 +105,28 @@ class ScenarioTab:
         if draft.file != self._default:
             state["file"] = draft.file
         if not draft.is_as_in_file:
-            packed = _packed(draft.text)
-            if len(packed) > MOST_OF_ADDRESS:
+            letters = packed(draft.text)
+            if len(letters) > MOST_OF_ADDRESS:
                 return state
-            state["text"] = packed
+            state["text"] = letters
         elif draft.overrides:
             state["set"] = "\n".join(draft.overrides)
-        if self._ran == (draft.file, draft.text):
+        if self._ran is not None and self._ran.is_of(draft):
             state["run"] = "1"
         return state
 
     def restore(self, state: Mapping[str, str]) -> None:
         """As an address says; what of it cannot be is told in the page."""
+        with self._faults_told():
+            self._restore(state)
+
+    def _restore(self, state: Mapping[str, str]) -> None:
         self._trouble = ()
         try:
             file = state.get("file", self._default)
             self._open(file)
             if "text" in state:
-                self._draft.write(_unpacked(state["text"]))
+                self._draft.write(unpacked(state["text"]))
                 self._mode = "fields" if self._draft.fields is not None else "text"
             for override in filter(None, state.get("set", "").split("\n")):
                 key, _, typed = override.partition("=")
@@ -141,9 +143,21 @@ class ScenarioTab:
 
     def _hear(self, said: str) -> None:
         """Do what was asked for; what is not as scenario.js says it is passed over."""
-        message = _read(said)
+        with self._faults_told():
+            self._do(_read(said))
+
+    @contextmanager
+    def _faults_told(self) -> Iterator[None]:
+        """An error that nobody foresaw is shown in the page, which would else stand as if nothing had been asked."""
+        try:
+            yield
+        except Exception as error:
+            self._page.update(fault=fault(error))
+
+    def _do(self, message: Mapping[str, str]) -> None:
         value = message.get("value", "")
         acts: dict[str, Callable[[], object]] = {
+            "files": self._look_for_files,
             "file": lambda: self._open(value),
             "mode": lambda: self._switch(value),
             "field": lambda: self._draft.type(message.get("key", ""), value),
@@ -154,7 +168,9 @@ class ScenarioTab:
         kind = message.get("kind", "")
         if kind not in acts:
             return
-        self._trouble = ()
+        if kind != "files":  # which nobody asks for, as it comes with the pointer
+            self._trouble = ()
+            self._page.update(fault="")
         try:
             acts[kind]()
         except KvsimError as error:
@@ -165,7 +181,12 @@ class ScenarioTab:
         self._show_run()
         self._tell_state()
 
+    def _look_for_files(self) -> None:
+        self._files = scenario_files(self._folder)
+
     def _open(self, file: str) -> None:
+        if file not in (READY_MADE, *self._files):
+            self._look_for_files()
         if file not in (READY_MADE, *self._files):
             raise KvsimError(f"{shown(file)} is not one of the scenarios of this folder")
         self._draft = Draft(self._folder, file)
@@ -183,6 +204,11 @@ class ScenarioTab:
     # the run
 
     @property
+    def _earlier(self) -> Ran | None:
+        """What ran last, if it is not what is edited now."""
+        return None if self._ran is None or self._ran.is_of(self._draft) else self._ran
+
+    @property
     def _is_running(self) -> bool:
         return self._run is not None and self._run.state == "running"
 
@@ -197,7 +223,7 @@ class ScenarioTab:
         self.close()
         self._page.update(results="")
         self._has_charts = False
-        self._ran = (self._draft.file, self._draft.text)
+        self._ran = Ran.of(self._draft)
         self._run = LiveRun(scenario, self._await_news)
         self._end_with_session()
 
@@ -224,6 +250,10 @@ class ScenarioTab:
 
     def _look(self) -> None:
         """Show what is known of the run."""
+        with self._faults_told():
+            self._show_news()
+
+    def _show_news(self) -> None:
         self._news_awaited = False
         self._end_with_session()
         run = self._run
@@ -241,7 +271,6 @@ class ScenarioTab:
             self._blocks.show(latest.maps)
             self._page.update(results=_figures(results))
         elif isinstance(latest, Refused):
-            self._trouble = latest.problems
             self._show_draft()
         self._show_run()
 
@@ -258,10 +287,18 @@ class ScenarioTab:
         if text is None:
             return []
         boxes = defaultdict(list)
+        words = self._draft.words()
         for number, field in enumerate(text.fields):
             typed = self._draft.typed(field)
             boxes[field.table].append(
-                {"number": number, "key": field.key, "name": field.name, "typed": typed, "help": field.help}
+                {
+                    "number": number,
+                    "key": field.key,
+                    "name": field.name,
+                    "typed": typed,
+                    "words": words.get(field.named, ()),
+                    "help": field.help,
+                }
             )
         return [
             {
@@ -275,68 +312,52 @@ class ScenarioTab:
 
     def _show_draft(self) -> None:
         draft = self._draft
-        labels = {READY_MADE: "a scenario to begin with", **{name: name for name in self._files}}
         page = {
-            "files": list(labels.items()),
+            "files": self._files_by_folder(),
             "file": draft.file,
             "mode": self._mode,
             "text": draft.text,
             "name": draft.name_to_save,
             "command": draft.command,
             "is_in_file": draft.is_in_file,
-            "fits_address": draft.is_as_in_file or len(_packed(draft.text)) <= MOST_OF_ADDRESS,
-            "problems": self._placed([*draft.problems(), *draft.placed(self._trouble)]),
+            "fits_address": draft.is_as_in_file or len(packed(draft.text)) <= MOST_OF_ADDRESS,
+            "problems": beside_fields(self._problems(), draft.fields, self._mode),
         }
         self._page.update(draft=json.dumps(page))
 
-    def _placed(self, problems: list[Problem]) -> dict[str, Any]:
-        """By the id of the field or table; those that belong nowhere; and all, for the text."""
-        text = self._draft.fields
-        fields = {} if text is None else {field.key: f"f{number}" for number, field in enumerate(text.fields)}
-        tables = {} if text is None else {table.key: f"t{number}" for number, table in enumerate(text.tables)}
-        beside: defaultdict[str, list[str]] = defaultdict(list)
-        loose: list[str] = []
-        for problem in problems:
-            place = fields.get(problem.place.field or "") or tables.get(problem.place.table or " ")
-            (loose if place is None else beside[place]).append(problem.sentence)
-        listed = [{"sentence": problem.sentence, "line": problem.line} for problem in problems]
-        return {"beside": beside, "loose": loose if self._mode == "fields" else [], "all": listed}
+    def _files_by_folder(self) -> list[tuple[str, list[tuple[str, str]]]]:
+        """Folders with the files in each, by path and name; the one under edit is there even if it is no more."""
+        names = {*self._files, self._draft.file} - {READY_MADE}
+        folders: defaultdict[str, list[tuple[str, str]]] = defaultdict(list)
+        folders[""].append((READY_MADE, "a scenario to begin with"))
+        for name in sorted(names, key=lambda name: (Path(name).parent.parts, name)):
+            parent = Path(name).parent.as_posix()
+            folders["" if parent == "." else parent].append((name, Path(name).name))
+        return list(folders.items())
+
+    def _problems(self) -> list[Problem]:
+        """Those of the draft, what its run has refused, and what could not be done."""
+        draft, run = self._draft, self._run
+        refused = run.latest.problems if run is not None and isinstance(run.latest, Refused) else ()
+        told = self._trouble if self._earlier is not None else (*refused, *self._trouble)
+        return [*draft.problems(), *draft.placed(told)]
 
     def _show_run(self) -> None:
         run = self._run
         seen = run.latest if run is not None and isinstance(run.latest, Seen) else None
         problems = self._draft.problems()
+        earlier = self._earlier
         page = {
             "can_run": not self._is_running and not problems,
             "can_stop": self._is_running,
             "num_ended": seen.num_ended if seen else 0,
             "num_requests": seen.num_requests if seen else None,
-            "status": _status(run, 0 if self._is_running else len(problems)),
+            "status": status(run, earlier, 0 if self._is_running else len(problems)),
+            "problem": first_of(self._problems(), self._draft.fields, self._mode),
             "has_charts": self._has_charts,
+            "earlier": whose(run, earlier) if self._has_charts else "",
         }
         self._page.update(run=json.dumps(page))
-
-
-def _status(run: LiveRun | None, num_problems: int) -> str:
-    """How far the run is, and what keeps the next one from being started."""
-    many = "one problem is" if num_problems == 1 else f"{num_problems:,} problems are"
-    waits = f"{many} to be solved before it can run" if num_problems else ""
-    return "; ".join(filter(None, (_how_far(run), waits)))
-
-
-def _how_far(run: LiveRun | None) -> str:
-    if run is None:
-        return ""
-    if run.state == "refused":
-        return "not run to its end: see what is wrong with it"
-    if isinstance(run.latest, Seen):
-        of = "" if run.latest.num_requests is None else f" of {run.latest.num_requests:,}"
-        how_far = f"{run.latest.num_ended:,}{of} requests have ended, {format_duration(run.latest.time_ns)} simulated"
-        return f"stopped: {how_far}" if run.state == "stopped" else how_far
-    if isinstance(run.latest, Ended):
-        metrics = run.latest.results.metrics
-        return f"done: {metrics['requests']:,} requests in {format_duration(metrics['duration_ns'] or 0)} simulated"
-    return "stopped" if run.state == "stopped" else "starting"
 
 
 def _figures(results: Results) -> str:
@@ -362,19 +383,3 @@ def _read(said: str) -> dict[str, str]:
     return {
         name: value.encode("utf-8", "replace").decode() for name, value in message.items() if isinstance(value, str)
     }
-
-
-def _packed(text: str) -> str:
-    return base64.urlsafe_b64encode(zlib.compress(text.encode(), 9)).decode().rstrip("=")
-
-
-def _unpacked(packed: str) -> str:
-    """Raises KvsimError for what `_packed` has not made, or of too long a text."""
-    try:
-        unpacking = zlib.decompressobj()
-        content = unpacking.decompress(base64.urlsafe_b64decode(packed + "=" * (-len(packed) % 4)), MOST_BYTES + 1)
-        if len(content) <= MOST_BYTES and not unpacking.eof:
-            raise KvsimError("the text in it was cut off")
-        return content.decode()
-    except (binascii.Error, ValueError, zlib.error):
-        raise KvsimError("the text in it is broken") from None

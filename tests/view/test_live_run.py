@@ -4,6 +4,7 @@ from pathlib import Path
 
 import polars as pl
 import pytest
+from attrs import evolve
 
 from kvsim.study.block_maps import MOST_MAPS
 from kvsim.study.files import summary_json
@@ -73,6 +74,22 @@ def test_a_long_run_is_seen_as_it_goes_on_and_ends_at_once() -> None:
     assert isinstance(run.latest, Seen)
     assert not run._process.is_alive()
     assert not folder.exists()
+
+
+def test_an_error_that_nobody_foresaw_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(_: Path) -> None:
+        raise RuntimeError("no such file")
+
+    monkeypatch.setattr("kvsim.view.live_run.read_results", fail)
+    scenario = parse_scenario(TINY)
+    broken = evolve(scenario, engine=None)  # type: ignore[arg-type]  # as no loader makes it
+    for each, name in ((scenario, "RuntimeError"), (broken, "AttributeError")):
+        run = LiveRun(each)
+        run.wait()
+        assert run.state == "refused"
+        assert isinstance(run.latest, Refused)
+        assert run.latest.problems[0].startswith(f"an error of kvsim itself, {name}: ")
+        run.close()
 
 
 def test_a_run_that_grows_too_long_is_refused() -> None:

@@ -7,12 +7,13 @@ from typing import Any
 from urllib.parse import urlencode
 
 import pytest
+from bokeh.document import Document
 from playwright.sync_api import Browser, Page, expect
 
 from kvsim.study.results_table import sections
 from kvsim.study.run import simulate
-from kvsim.study.scenario import load_scenario
-from kvsim.view.draft import MOST_BYTES, READY_MADE
+from kvsim.study.scenario import WORKLOADS, load_scenario
+from kvsim.view.draft import MOST_BYTES, READY_MADE, Draft
 from kvsim.view.scenario_tab import ScenarioTab
 from tests.study.makers import TINY, TINY_TRACE, write_scenario
 from tests.view.conftest import opened
@@ -36,6 +37,15 @@ class Tab:
     def say(self, kind: str, **message: str) -> None:
         self._count += 1
         self.tab._page.said = json.dumps({"kind": kind, "count": self._count, **message})  # type: ignore[assignment]
+
+    def run_to_its_end(self) -> None:
+        """As a session does, but at once."""
+        if self.tab._page.document is None:
+            Document().add_root(self.tab._page)
+        self.say("run")
+        assert self.tab._run is not None
+        self.tab._run.wait()
+        self.tab._look()
 
     @property
     def draft(self) -> dict[str, Any]:
@@ -148,6 +158,89 @@ def test_only_fields_of_toml_are_shown_as_fields(tab: Tab) -> None:
     assert not tab.run["can_run"]
 
 
+def test_results_of_what_is_not_edited_any_more_are_said_to_be_of_an_earlier_run(tab: Tab) -> None:
+    tab.run_to_its_end()
+    own = tab.run
+    assert own["status"].startswith("done: 40 requests in ")
+    assert own["earlier"] == ""
+    tab.say("file", value=READY_MADE)
+    assert tab.run["earlier"] == "Figures and charts of an earlier run: scenario.toml"
+    assert tab.run["status"] == f"run of scenario.toml: {own['status']}"
+    tab.say("file", value="scenario.toml")
+    assert tab.run == own
+    tab.say("field", key="memory.block_size", value="8")
+    assert tab.run["earlier"] == "Figures and charts of an earlier run: scenario.toml"
+    tab.run_to_its_end()
+    assert tab.run["earlier"] == ""
+    tab.say("text", value="question =")
+    named = "scenario.toml with memory.block_size = 8"
+    assert tab.run["earlier"] == f"Figures and charts of an earlier run: {named}"
+    assert tab.run["status"].endswith(" simulated; one problem is to be solved before it can run")
+
+
+def test_what_a_run_has_refused_is_said_until_it_is_edited(tmp_path: Path) -> None:
+    path = write_scenario(tmp_path, TINY_TRACE.replace("trace.csv", "lost.csv"))
+    tab = Tab(tmp_path)
+    tab.say("file", value=path.name)
+    tab.run_to_its_end()
+    assert tab.run["status"] == "not run to its end"
+    sentence = f"{tmp_path / 'lost.csv'}: cannot be read: No such file or directory"
+    assert tab.run["problem"] == {"sentence": sentence, "to": "f7", "line": 15}
+    tab.say("mode", value="text")
+    assert tab.run["problem"] == {"sentence": sentence, "to": "text", "line": 15}
+    tab.say("field", key="workload.path", value="trace.csv")
+    assert (tab.run["status"], tab.run["problem"]) == ("", None)
+    tab.say("field", key="memory.block_size", value="0")
+    tab.say("field", key="memory.num_blocks", value="1")
+    tab.say("mode", value="fields")
+    first = "memory.num_blocks must be between 2 and 16,777,216, got 1, and 1 more"
+    assert tab.run["problem"] == {"sentence": first, "to": "f4", "line": 10}
+    tab.tab.close()
+
+
+def test_an_error_that_nobody_foresaw_is_shown(tab: Tab, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*_: object) -> None:
+        raise RuntimeError("no such thing")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Draft, "type", fail)
+        tab.say("field", key="seed", value="4")
+    sentence = "an error of kvsim itself, RuntimeError: 'no such thing'; where it happened stands in the terminal of"
+    assert str(tab.tab._page.fault).startswith(sentence)
+    tab.say("files")
+    assert tab.tab._page.fault
+    tab.say("field", key="seed", value="4")
+    assert tab.tab._page.fault == ""
+    with monkeypatch.context() as patched:
+        patched.setattr(tab.tab._over_time, "show", fail)
+        tab.run_to_its_end()
+    assert str(tab.tab._page.fault).startswith(sentence)
+
+
+def test_files_are_looked_for_again_when_one_is_to_be_chosen(tab: Tab, tmp_path: Path) -> None:
+    begin = ["", [[READY_MADE, "a scenario to begin with"], ["scenario.toml", "scenario.toml"]]]
+    assert tab.draft["files"] == [begin]
+    (tmp_path / "deep" / "er").mkdir(parents=True)
+    (tmp_path / "deep" / "er" / "a.toml").write_text(TINY)
+    (tmp_path / "scenario.toml").unlink()
+    tab.say("files")
+    assert tab.draft["files"] == [begin, ["deep/er", [["deep/er/a.toml", "a.toml"]]]]
+    (tmp_path / "b.toml").write_text(TINY)
+    tab.say("file", value="b.toml")
+    assert tab.draft["file"] == "b.toml"
+
+
+def test_words_are_offered_where_there_are_no_others(tab: Tab) -> None:
+    form = str(tab.tab._page.form)
+    (kind,) = re.findall(r'<select id="\S+" data-key="workload.kind".*?</select>', form, re.DOTALL)
+    options = re.findall(r"<option(?: value=\"\")?( selected)?>(.*?)</option>", kind)
+    assert options == [(" selected" if word == "poisson" else "", word) for word in (*WORKLOADS, "(left out)")]
+    assert re.findall(r'<select id="\S+" data-key="(.*?)"', form) == ["workload.kind"]
+    tab.say("field", key="workload.kind", value="<b>")
+    tab.say("mode", value="fields")
+    assert "<option selected>&lt;b&gt;</option>" in str(tab.tab._page.form)
+
+
 def test_markup_of_a_scenario_is_text(tmp_path: Path) -> None:
     write_scenario(
         tmp_path,
@@ -191,6 +284,11 @@ def test_an_error_is_beside_its_field_and_run_waits_for_it_to_be_fixed(browser: 
         page = tab.page
         open_tab(page, address, file="scenario.toml")
         expect(page.locator("#scenario-run")).to_be_enabled()
+        page.get_by_label("kind").select_option("trace")
+        expect(page.locator("#scenario-problem")).to_have_text("workload.path is missing, and 4 more")
+        page.get_by_role("button", name="go to it").click()
+        expect(page.locator("#scenario-t3-problem")).to_be_focused()
+        page.get_by_label("kind").select_option("poisson")
         box = page.get_by_label("block_size")
         box.fill("four")
         expect(box).to_have_attribute("aria-invalid", "true")
@@ -237,12 +335,35 @@ def test_a_run_ends_with_the_figures_of_the_command_line_and_its_address_shows_i
         expect(page.locator("#scenario-memory canvas").first).to_be_visible()
         expect(page.locator("#scenario-blocks")).to_contain_text("of 32 blocks")
         copied = page.url
+        page.get_by_label("block_size").fill("4")
+        expect(page.locator("#scenario-earlier")).to_have_text(
+            "Figures and charts of an earlier run: "
+            "scenario.toml with memory.block_size = 8, workload.num_requests = 300"
+        )
+        for part in ("charts", "results"):
+            expect(page.locator(f"#scenario-{part}")).to_have_css("opacity", "0.55")
+        page.get_by_label("block_size").fill("8")
+        expect(page.locator("#scenario-earlier")).to_be_hidden()
+        page.emulate_media(media="print")
+        for part, is_printed in {"run": False, "edit": False, "results": True, "charts": True, "printed": True}.items():
+            expect(page.locator(f"#scenario-{part}")).to_be_visible(visible=is_printed)
+        expect(page.locator("#scenario-printed")).to_contain_text("block_size = 8")
+        assert page.evaluate(
+            "[...document.querySelectorAll('#scenario-charts > div')]"
+            ".every((chart) => getComputedStyle(chart).breakInside === 'avoid')"
+        )
     with opened(browser, width=390, height=844, dark=True) as tab:
         tab.page.goto(copied)
         status(tab.page, "done: 300 requests")
         assert shown_rows(tab.page) == rows
         expect(tab.page.get_by_label("block_size")).to_have_value("8")
-        # Nothing is wider than the page.
+        # Nothing is wider than the page, and nothing in it is cut.
+        assert (
+            tab.page.evaluate(
+                "(({ scrollWidth, clientWidth }) => scrollWidth - clientWidth)(document.getElementById('scenario-results'))"
+            )
+            == 0
+        )
         assert tab.page.evaluate("document.documentElement.scrollWidth") <= 390
 
 
@@ -290,6 +411,9 @@ def test_what_a_run_refuses_is_shown_where_it_belongs(
         page.get_by_role("button", name="Run").click()
         status(page, "not run to its end")
         expect(page.locator(place)).to_contain_text(sentence)
+        expect(page.locator("#scenario-problem")).to_contain_text(sentence)
+        page.get_by_role("button", name="go to it").click()
+        expect(page.locator(place.replace("f7-problem", "f7"))).to_be_focused()
         expect(page.locator("#scenario-run")).to_be_enabled()
 
 

@@ -4,10 +4,16 @@
   const begin = (page) => {
     const QUIET_MS = 250; // without a key, until what was typed is checked
     const at = (id) => document.getElementById(`scenario-${id}`);
+    // What stays is not touched, so that a screen reader says what has changed and nothing else.
+    const put = (place, text) => {
+      if (place.textContent !== text) place.textContent = text;
+    };
     const pending = new Map();
     let count = 0;
     let timer = 0;
     let text = "";
+    let files = "";
+    let problem = null;
 
     const say = (message) => {
       count += 1;
@@ -43,6 +49,10 @@
     });
     at("text").addEventListener("input", (event) => later("", { kind: "text", value: event.target.value }));
     at("text").addEventListener("change", flush);
+    // What lies in the folder may be another since: it is looked at anew by whoever is about to choose.
+    for (const coming of ["focus", "pointerenter"]) {
+      at("file").addEventListener(coming, () => now({ kind: "files" }));
+    }
     at("file").addEventListener("change", (event) => now({ kind: "file", value: event.target.value }));
     at("run").addEventListener("click", () => now({ kind: "run" }));
     at("stop").addEventListener("click", () => now({ kind: "stop" }));
@@ -64,6 +74,11 @@
       at("text").focus();
       at("text").setSelectionRange(start, start + (lines[line - 1] ?? "").length);
     };
+    at("to-problem").addEventListener("click", () => {
+      at("edit").open = true;
+      if (problem.to === "text" && problem.line !== null) toLine(problem.line);
+      else at(problem.to).focus();
+    });
     const listed = (problem) => {
       const item = document.createElement("li");
       if (problem.line === null) {
@@ -79,8 +94,7 @@
     };
     const showProblems = ({ beside, loose, all }) => {
       for (const place of fields.querySelectorAll("[id$=-problem]")) {
-        const sentences = (beside[place.id.replace(/^scenario-|-problem$/g, "")] ?? []).join("\n");
-        if (place.textContent !== sentences) place.textContent = sentences;
+        put(place, (beside[place.id.replace(/^scenario-|-problem$/g, "")] ?? []).join("\n"));
       }
       for (const box of fields.querySelectorAll("[data-key]")) {
         box.setAttribute("aria-invalid", String(at(`${box.id.replace("scenario-", "")}-problem`).textContent !== ""));
@@ -89,11 +103,27 @@
       at("text-problems").replaceChildren(...all.map(listed));
       at("text").setAttribute("aria-invalid", String(all.length > 0));
     };
+    // By folder, so that a letter leads to a file in it. A list that stays the same stays open.
+    const showFiles = (folders) => {
+      if (files === JSON.stringify(folders)) return;
+      files = JSON.stringify(folders);
+      const groups = folders.map(([folder, names]) => {
+        const options = names.map(([value, label]) => new Option(label, value));
+        if (folder === "") return options;
+        const group = document.createElement("optgroup");
+        group.label = folder;
+        group.append(...options);
+        return [group];
+      });
+      at("file").replaceChildren(...groups.flat());
+    };
     const showDraft = () => {
       const draft = JSON.parse(page.draft);
       text = draft.text;
-      const options = draft.files.map(([value, label]) => new Option(label, value, false, value === draft.file));
-      at("file").replaceChildren(...options);
+      showFiles(draft.files);
+      at("file").value = draft.file;
+      at("file").title = draft.file;
+      at("printed").textContent = text;
       for (const mode of ["fields", "text"]) at(`mode-${mode}`).checked = draft.mode === mode;
       fields.hidden = draft.mode !== "fields";
       at("whole").hidden = draft.mode !== "text";
@@ -118,15 +148,23 @@
         at("progress").max = run.num_requests;
         at("progress").value = run.num_ended;
       }
-      at("status").textContent = run.status;
+      put(at("status"), run.status);
+      problem = run.problem;
+      put(at("problem"), problem?.sentence ?? "");
+      at("to-problem").hidden = problem === null;
+      put(at("earlier"), run.earlier);
+      at("earlier").parentElement.classList.toggle("earlier", run.earlier !== "");
       at("charts").hidden = !run.has_charts;
     };
     const showResults = () => {
       at("results").innerHTML = page.results; // likewise
     };
 
-    const { draft, form, run, results } = page.properties;
-    for (const [property, show] of [[draft, showDraft], [form, showForm], [run, showRun], [results, showResults]]) {
+    const showFault = () => put(at("fault"), page.fault);
+
+    const { draft, form, run, results, fault } = page.properties;
+    const shown = [[draft, showDraft], [form, showForm], [run, showRun], [results, showResults], [fault, showFault]];
+    for (const [property, show] of shown) {
       page.connect(property.change, show);
       show();
     }
