@@ -28,7 +28,7 @@ from kvsim.study.files import (
 )
 from kvsim.study.run import simulate
 from kvsim.study.scenario import load_scenario
-from kvsim.study.sums import SUMS
+from kvsim.study.sums import SUMS, write_sums
 from tests.study.makers import write_scenario
 
 ALL = ("summary", "timeline", "requests", "pressure", "plot")
