@@ -5,14 +5,21 @@ The page has real inputs, with labels and messages beside them, and no arithmeti
 """
 
 import json
-from collections.abc import Callable, Mapping
+import logging
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any, Literal, NamedTuple, cast, get_args
 
 from bokeh.core.properties import String
 from bokeh.model import DataModel
 
+_LOG = logging.getLogger(__name__)
+
 TouchKind = Literal["typed", "set", "slid", "let_go", "pressed", "file"]
 """A box while somebody types and when that is done, a slider and when that is done, a button, a chosen file."""
+
+
+_MOST_SAID = 200
 
 
 class Touch(NamedTuple):
@@ -37,15 +44,34 @@ class Channel(DataModel):
         """Have app.js put it into the page: always as text, never as markup."""
         self.update(shown=json.dumps(page))
 
-    def when_touched(self, act: Callable[[Touch], None]) -> None:
-        """Call `act` for what comes from the page; what is not as app.js sends it is passed over."""
+    def when_touched(self, act: Callable[[Touch], None], failed: Callable[[str], None]) -> None:
+        """Call `act` for what comes from the page; what is not as app.js sends it is passed over.
+
+        `failed` is told of a defect that ended `act`.
+        """
 
         def hear(_attribute: str, _old: str, new: str) -> None:
             touch = _read(new)
             if touch is not None:
-                act(touch)
+                with defects_said(failed):
+                    act(touch)
 
         self.on_change("said", hear)
+
+
+@contextmanager
+def defects_said(failed: Callable[[str], None]) -> Iterator[None]:
+    """Tell `failed` of an exception that nobody expected, in a sentence for the page; the traceback goes to the log.
+
+    Bokeh writes it to the log alone, and who sits before the page would take what it showed before for the answer.
+    """
+    try:
+        yield
+    except Exception as error:
+        _LOG.exception("a defect of kvsim")
+        said = f"{type(error).__name__}: {error}"
+        said = said if len(said) <= _MOST_SAID else f"{said[:_MOST_SAID]}..."
+        failed(f"This could not be answered, which is a defect of kvsim ({said}): the terminal of kvsim app says more")
 
 
 def _read(said: str) -> Touch | None:

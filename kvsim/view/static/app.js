@@ -145,6 +145,7 @@
     for (const place of root.querySelectorAll("[data-text]")) put(place, texts[place.dataset.text] ?? "");
     for (const place of root.querySelectorAll("[data-width]")) place.style.width = widths[place.dataset.width];
     for (const [mark, isOn] of Object.entries(marks)) root.classList.toggle(mark, isOn);
+    for (const field of root.querySelectorAll("details [aria-invalid=true]")) field.closest("details").open = true;
   }
 
   // What stays is not touched, so that a screen reader says what has changed and nothing else.
