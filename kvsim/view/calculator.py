@@ -33,7 +33,7 @@ from kvsim.view.calculator_fields import (
     whole_number,
 )
 from kvsim.view.calculator_words import page_of
-from kvsim.view.channel import Channel, Touch, defects_said
+from kvsim.view.channel import Channel, Touch, faults_said
 
 MAX_UPLOAD_BYTES = 2**20
 """A model config takes kilobytes. The page says this bound, and does not send what is larger."""
@@ -88,7 +88,7 @@ class Calculator:
         self._config: ModelGeometry | None = None
         self._digest_in_address = ""
         self._notes: list[str] = []
-        self._has_defect = False
+        self._has_fault = False
         self._problems: Mapping[str, str] = {}
         self._file_problem: str | None = None
         self._max_model_len: int | None = None
@@ -114,7 +114,7 @@ class Calculator:
 
     def restore(self, state: Mapping[str, str]) -> None:
         """Fill in the fields of an address; what cannot be used is said, and the defaults are shown."""
-        with defects_said(self._failed):
+        with faults_said(self._failed):
             self._restore(state)
 
     def _restore(self, state: Mapping[str, str]) -> None:
@@ -132,7 +132,7 @@ class Calculator:
         self._show()
 
     def _touched(self, touch: Touch) -> None:
-        self._notes, self._file_problem, self._has_defect = [], None, False
+        self._notes, self._file_problem, self._has_fault = [], None, False
         if touch.kind == "pressed" and touch.name in PRESSES:
             changes = PRESSES[touch.name](self._answer)
             self._change(touch.name, {name: str(number) for name, number in changes.items()})
@@ -157,7 +157,7 @@ class Calculator:
     def _failed(self, sentence: str) -> None:
         """Say it, beside the figures that were seen before."""
         self._answer, self._shown_fields, self._before = self._seen
-        self._notes, self._has_defect = [sentence], True
+        self._notes, self._has_fault = [sentence], True
         self._tell_state()
         self._show()
 
@@ -227,7 +227,7 @@ class Calculator:
         """Why the figures are not those of the fields; empty if they are."""
         if self._awaits_file:
             return f"No config.json is chosen yet: these are the figures of {self._answer.sizing.model}."
-        if self._has_defect:
+        if self._has_fault:
             return "These are the figures of the earlier values."
         if self._problems:
             names = " and ".join(LABELS.get(name, name) for name in self._problems)

@@ -5,7 +5,6 @@ The page has real inputs, with labels and messages beside them, and no arithmeti
 """
 
 import json
-import logging
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, Literal, NamedTuple, cast, get_args
@@ -13,13 +12,10 @@ from typing import Any, Literal, NamedTuple, cast, get_args
 from bokeh.core.properties import String
 from bokeh.model import DataModel
 
-_LOG = logging.getLogger(__name__)
+from kvsim.view.faults import fault
 
 TouchKind = Literal["typed", "set", "slid", "let_go", "pressed", "file"]
 """A box while somebody types and when that is done, a slider and when that is done, a button, a chosen file."""
-
-
-_MOST_SAID = 200
 
 
 class Touch(NamedTuple):
@@ -47,31 +43,28 @@ class Channel(DataModel):
     def when_touched(self, act: Callable[[Touch], None], failed: Callable[[str], None]) -> None:
         """Call `act` for what comes from the page; what is not as app.js sends it is passed over.
 
-        `failed` is told of a defect that ended `act`.
+        `failed` is told of an error that nobody foresaw and that ended `act`.
         """
 
         def hear(_attribute: str, _old: str, new: str) -> None:
             touch = _read(new)
             if touch is not None:
-                with defects_said(failed):
+                with faults_said(failed):
                     act(touch)
 
         self.on_change("said", hear)
 
 
 @contextmanager
-def defects_said(failed: Callable[[str], None]) -> Iterator[None]:
-    """Tell `failed` of an exception that nobody expected, in a sentence for the page; the traceback goes to the log.
+def faults_said(failed: Callable[[str], None]) -> Iterator[None]:
+    """Tell `failed` of an error that nobody foresaw, in a sentence for the page.
 
     Bokeh writes it to the log alone, and who sits before the page would take what it showed before for the answer.
     """
     try:
         yield
     except Exception as error:
-        _LOG.exception("a defect of kvsim")
-        said = f"{type(error).__name__}: {error}"
-        said = said if len(said) <= _MOST_SAID else f"{said[:_MOST_SAID]}..."
-        failed(f"This could not be answered, which is a defect of kvsim ({said}): the terminal of kvsim app says more")
+        failed(f"This could not be answered: {fault(error)}")
 
 
 def _read(said: str) -> Touch | None:

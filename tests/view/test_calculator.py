@@ -193,9 +193,13 @@ def test_a_config_is_awaited_without_an_error() -> None:
     assert shown["texts"]["earlier"] == "No config.json is chosen yet: these are the figures of llama-3.1-8b."
 
 
-def test_every_model_may_be_chosen_as_a_file() -> None:
+def test_every_sort_of_model_may_be_chosen_as_a_file() -> None:
     """Hybrids and models of states alone too: a file is answered as the model that is known by name."""
-    for name, entry in catalogue().items():
+    known = catalogue()
+    sorts = {frozenset(cache.kind for cache in load_geometry(name, Path()).caches()): name for name in known}
+    assert frozenset({"recurrent"}) in sorts
+    for name in sorts.values():
+        entry = known[name]
         shown = Driven(num_tokens="100", source_tokens="10").upload(entry["config"], name)
         assert (shown["wrong"], shown["texts"]["note"].partition(": its layers")[0]) in (({}, ""), ({}, name)), name
         sizing = size(load_geometry(name, Path()), 16 * 2**30, Deployment(source_tokens=10), num_tokens=100)
@@ -210,7 +214,7 @@ def once(first: Callable[..., None], later: Callable[..., None]) -> Callable[...
     return lambda *arguments: next(acts, later)(*arguments)
 
 
-def test_a_defect_is_said_in_the_page_and_the_figures_are_marked(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_fault_is_said_in_the_page_and_the_figures_are_marked(monkeypatch: pytest.MonkeyPatch) -> None:
     page = Driven()
 
     def broken(*_: object) -> None:
@@ -219,12 +223,12 @@ def test_a_defect_is_said_in_the_page_and_the_figures_are_marked(monkeypatch: py
     with monkeypatch.context() as patched:
         patched.setattr(Calculations, "answer", broken)
         shown = page.touch("set", "num_tokens", "16384")
-    assert "a defect of kvsim (AssertionError: <b>impossible</b>)" in shown["texts"]["note"]
+    assert "an error of kvsim itself, AssertionError: '<b>impossible</b>'" in shown["texts"]["note"]
     assert (shown["marks"]["earlier"], shown["texts"]["raw"], page.tab.state()) == (True, "1 GiB", {})
     with monkeypatch.context() as patched:
         patched.setattr(ContextChart, "show", once(broken, ContextChart.show))
         shown = page.touch("set", "num_tokens", "16384")
-    assert "a defect of kvsim" in shown["texts"]["note"]
+    assert "an error of kvsim itself" in shown["texts"]["note"]
     assert (shown["marks"]["earlier"], shown["texts"]["raw"], page.tab.state()) == (True, "1 GiB", {})
     well = page.touch("set", "num_tokens", "16384")
     assert (well["marks"]["earlier"], well["texts"]["note"], well["texts"]["raw"]) == (False, "", "2 GiB")

@@ -38,7 +38,7 @@ def test_what_the_page_does_not_send_is_passed_over(said: str) -> None:
     assert heard(said) == []
 
 
-def test_a_defect_is_said_to_the_page_and_to_the_log(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_fault_is_said_to_the_page_and_to_the_log(caplog: pytest.LogCaptureFixture) -> None:
     def fail(_touch: Touch) -> None:
         raise AssertionError("a state belongs to a recurrent layer" + "!" * 1000)
 
@@ -48,6 +48,6 @@ def test_a_defect_is_said_to_the_page_and_to_the_log(caplog: pytest.LogCaptureFi
     with caplog.at_level(logging.ERROR):
         channel.update(said='{"kind": "set", "name": "budget", "value": "1 GiB"}')
     (sentence,) = said
-    assert "a defect of kvsim (AssertionError: a state belongs to a recurrent layer!" in sentence
+    assert "an error of kvsim itself, AssertionError: 'a state belongs to a recurrent layer!" in sentence
     assert len(sentence) < 400
     assert "Traceback" in caplog.text
