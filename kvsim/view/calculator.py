@@ -88,6 +88,9 @@ class Calculator:
         self._config: ModelGeometry | None = None
         self._digest_in_address = ""
         self._notes: list[str] = []
+        """What is wrong and belongs to no field."""
+        self._news: list[str] = []
+        """What was done without being asked for."""
         self._has_fault = False
         self._problems: Mapping[str, str] = {}
         self._file_problem: str | None = None
@@ -132,7 +135,7 @@ class Calculator:
         self._show()
 
     def _touched(self, touch: Touch) -> None:
-        self._notes, self._file_problem, self._has_fault = [], None, False
+        self._notes, self._news, self._file_problem, self._has_fault = [], [], None, False
         if touch.kind == "pressed" and touch.name in PRESSES:
             changes = PRESSES[touch.name](self._answer)
             self._change(touch.name, {name: str(number) for name, number in changes.items()})
@@ -157,7 +160,7 @@ class Calculator:
     def _failed(self, sentence: str) -> None:
         """Say it, beside the figures that were seen before."""
         self._answer, self._shown_fields, self._before = self._seen
-        self._notes, self._has_fault = [sentence], True
+        self._notes, self._news, self._has_fault = [sentence], [], True
         self._tell_state()
         self._show()
 
@@ -191,7 +194,7 @@ class Calculator:
         if longest is not None and asked > longest:
             self._fields = {**self._fields, "num_tokens": str(longest)}
             self._recount()
-            self._notes.append(f"Context length is {longest:,} tokens now, not {asked:,}: the model ends there")
+            self._news.append(f"Context length is {longest:,} tokens now, not {asked:,}: the model ends there")
 
     def _read_config(self, touch: Touch) -> None:
         """Take a chosen config.json: typed in where its layers are alike, since an address can carry that."""
@@ -203,7 +206,7 @@ class Calculator:
             self._file_problem = str(error)
             return
         if is_uniform(geometry) and not geometry.assumptions:
-            self._notes.append(f"{name}: its layers are all alike, so they stand in the fields and in the address")
+            self._news.append(f"{name}: its layers are all alike, so they stand in the fields and in the address")
             self._change("config", {**_typed(geometry), "label": name})
             return
         digest, expected = sha256(content).hexdigest()[:DIGEST_LETTERS], self._digest_in_address
@@ -277,6 +280,7 @@ class Calculator:
                 "texts": {
                     **page["texts"],
                     "note": ". ".join(self._notes),
+                    "news": ". ".join(self._news),
                     "file": self._file(),
                     "earlier": earlier,
                 },
