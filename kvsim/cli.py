@@ -254,7 +254,9 @@ def size(
         ),
     ] = None,
     engine: Annotated[str, typer.Option(help="vllm, vllm-0.19, vllm-v0, sglang, tensorrt-llm or lmdeploy.")] = "vllm",
-    max_model_len: Annotated[int | None, typer.Option(help="Longest request; else the model's own.")] = None,
+    max_model_len: Annotated[
+        int | None, typer.Option(help="Longest request; else the model's own, else --tokens.")
+    ] = None,
     block_size: Annotated[int | None, typer.Option(help="Tokens of a block; else the engine's own.")] = None,
     kv_dtype: Annotated[str, typer.Option(help="Number format of the cache.")] = "bf16",
     tensor_parallel: Annotated[int, typer.Option(help="Ranks that share the heads.")] = 1,
@@ -331,7 +333,7 @@ def size(
         from kvsim.model.scaling import save_scaling_plot, scaling
         from kvsim.study.files import staged_file
 
-        lines = scaling(geometry, kv.kv_bytes, deployment, max_model_len=max_model_len)
+        lines = scaling(geometry, kv.kv_bytes, deployment, max_model_len=sizing.max_model_len)
         with staged_file(plot) as staging:
             save_scaling_plot(lines, staging)
         print(f"wrote {plot}", file=sys.stderr)

@@ -70,11 +70,16 @@ class Accounting:
     allocated_bytes: int
     slack_bytes: int
     slack_share: float
+    padding_bytes: int
+    """Of the slack, what no layer can use of its block: smaller groups of layers, and pages padded to larger ones."""
     tail_slots: tuple[int, ...]
     """Slots that one sequence leaves empty in its last block, for each size of blocks that tokens fill."""
     used_share: float
     """Allocated of all memory; above 1 where the sequences do not fit."""
+    peak_bytes: int
+    """The most that the sequences can hold, as while their prompts are computed; at least `allocated_bytes`."""
     sequences_fit: bool
+    """Whether `allocated_bytes` fit: the sequences once computed. `most_sequences` asks about `peak_bytes`."""
     most_sequences: int
     """Sequences of `num_tokens` that fit at once, each at its largest."""
     longest_of_sequences: int | None
@@ -104,6 +109,7 @@ def ideal_accounting(pool: Pool, question: Question) -> Accounting:
         bytes_per_block=per_token or fixed,
         tokens_per_block=(1,),
         tail_slots=(0,),
+        padding_bytes=0,
         num_blocks=pool.memory_bytes // (per_token or fixed),
         capacity_tokens=pool.memory_bytes * length // request_bytes,
         max_concurrency=concurrency,
@@ -131,6 +137,7 @@ def engine_accounting(pool: Pool, plan: KVCachePlan, question: Question) -> Acco
         bytes_per_block=pool.unit_bytes,
         tokens_per_block=tuple(sorted({group.tokens_per_block for group in plan.groups})),
         tail_slots=_tail_slots(plan, question.num_tokens),
+        padding_bytes=question.num_sequences * _padding_bytes(pool, plan, question.num_tokens),
         num_blocks=plan.num_blocks,
         capacity_tokens=plan.kv_cache_size_tokens,
         max_concurrency=plan.max_concurrency,
@@ -148,6 +155,7 @@ def _account(
     bytes_per_block: int,
     tokens_per_block: tuple[int, ...],
     tail_slots: tuple[int, ...],
+    padding_bytes: int,
     num_blocks: int,
     capacity_tokens: int,
     max_concurrency: float,
@@ -179,8 +187,10 @@ def _account(
         allocated_bytes=allocated_bytes,
         slack_bytes=allocated_bytes - raw_bytes,
         slack_share=(allocated_bytes - raw_bytes) / allocated_bytes,
+        padding_bytes=padding_bytes,
         tail_slots=tail_slots,
         used_share=allocated_bytes / pool.memory_bytes,
+        peak_bytes=question.num_sequences * pool.units_of_request(question.num_tokens) * pool.unit_bytes,
         sequences_fit=held_units <= pool.usable_units,
         most_sequences=pool.usable_units // pool.units_of_request(question.num_tokens),
         longest_of_sequences=pool.longest(question.num_sequences),
@@ -216,6 +226,16 @@ def _tail_slots(plan: KVCachePlan, num_tokens: int) -> tuple[int, ...]:
     filled = [group for group in plan.groups if growth(group.specs[0]) != "fixed"]
     slots = {group.tokens_per_block: group.tail_slots(num_tokens) for group in filled}
     return tuple(slots[size] for size in sorted(slots))
+
+
+def _padding_bytes(pool: Pool, plan: KVCachePlan, num_tokens: int) -> int:
+    """Of the blocks of one sequence; each is as large as the largest group's pages (rules 6 and 8)."""
+
+    def used(group: KVCacheGroup) -> int:
+        of_layers = zip(group.layers, group.specs, strict=True)
+        return sum(spec.unpadded_page_size_bytes for layer, spec in of_layers if layer in pool.specs)
+
+    return sum(group.blocks_held(num_tokens) * (pool.unit_bytes - used(group)) for group in plan.groups)
 
 
 def _token_bytes(spec: KVCacheSpec) -> Fraction:

@@ -339,10 +339,14 @@ def read_budget(
 
 
 def _bytes_of(name: str, words: str) -> int:
+    """Bytes of "30 GiB". Whoever types a bare 30 means no 30 bytes; 0 is 0 in any unit."""
     try:
-        return parse_bytes(words)
+        num_bytes = parse_bytes(words)
     except ValueError as error:
         raise ModelError(f"{name} {error}, got {shown(words)}") from error
+    if 0 < num_bytes < MIB and words.strip().isdecimal():
+        raise ModelError(f"{name} below 1 MiB needs a unit, such as '30 GiB' or '512 B', got {shown(words)}")
+    return num_bytes
 
 
 def _stated(name: str, given: int | None, assumed: int) -> BudgetLine:

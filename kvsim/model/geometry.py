@@ -337,8 +337,10 @@ def uniform_geometry(
 def is_uniform(geometry: ModelGeometry) -> bool:
     """Whether `uniform_geometry` makes the same layers."""
     first = geometry.layers[0]
+    if first.kind not in ("full", "sliding_window"):
+        return False
     plain = LayerKV(first.kind, first.num_kv_heads, first.k_dim, first.v_dim, first.window)
-    return first.kind in ("full", "sliding_window") and set(geometry.layers) == {first} and first == plain
+    return set(geometry.layers) == {first} and first == plain
 
 
 def layers_per_stage(num_layers: int, pipeline_parallel: int) -> list[int]:

@@ -61,12 +61,18 @@ def size(
 ) -> Sizing:
     """The static answers for `kv_bytes` bytes of KV memory on each rank, or one number a rank.
 
-    `max_model_len` is the model's own where left out, `num_tokens` of each sequence is `max_model_len`.
+    `max_model_len` is the model's own where left out, or `num_tokens` where the model names none; `num_tokens` of
+    each sequence is `max_model_len`.
     `assumptions` are those of the budget; the model's are added. Raises ModelError for what cannot be split
     or does not add up, UnsupportedModelError for a model that keeps nothing.
     """
     served = deployment or Deployment()
-    length = length_asked(geometry, max_model_len)
+    assumed: tuple[str, ...] = ()
+    if max_model_len is None and geometry.max_model_len is None and num_tokens is not None:
+        length = num_tokens
+        assumed = (f"longest request {length:,} tokens, those asked about: {geometry.name} names no maximum length",)
+    else:
+        length = length_asked(geometry, max_model_len)
     question = _question(length, num_sequences, num_tokens, target_concurrency, mix)
     pools = pools_of(geometry, kv_bytes, served, length)
     return Sizing(
@@ -87,7 +93,7 @@ def size(
         ideal=ideal_accounting(pools.ideal, question),
         engine=None if pools.engine is None else engine_accounting(*pools.engine, question),
         engine_refusal=pools.engine_refusal,
-        assumptions=(*geometry.assumptions, *served.assumptions(geometry), *assumptions),
+        assumptions=(*geometry.assumptions, *served.assumptions(geometry), *assumed, *assumptions),
     )
 
 

@@ -22,15 +22,18 @@ from kvsim.units import parse_bytes
 from kvsim.view.calculator_chart import ContextChart
 from kvsim.view.calculator_fields import (
     DEFAULTS,
+    LABELS,
     NUMBERS,
     OF_SOURCE,
+    SHAPE,
     Answer,
     Calculations,
     FieldsRefused,
+    in_words_of_page,
     whole_number,
 )
 from kvsim.view.calculator_words import page_of
-from kvsim.view.channel import Channel, Touch
+from kvsim.view.channel import Channel, Touch, faults_said
 
 MAX_UPLOAD_BYTES = 2**20
 """A model config takes kilobytes. The page says this bound, and does not send what is larger."""
@@ -59,6 +62,9 @@ PRESSES: dict[str, Callable[[Answer], dict[str, int]]] = {
 }
 """Buttons of the page, and the fields that each one sets from the figures that are shown."""
 
+NEW_MODEL = ("model", "source", "config", "start")
+"""Changes after which a context length that is longer than the model is taken down to where it ends."""
+
 
 class Calculator:
     """A tab of the app: holds what is in the fields, and shows the answer or what is wrong beside them."""
@@ -71,6 +77,7 @@ class Calculator:
     models = tuple(sorted(catalogue()))
     kv_dtypes = (*FORMATS, *PACKED_LATENT_BYTES)
     engines = tuple(ENGINES)
+    labels: Mapping[str, str] = LABELS
 
     def __init__(self) -> None:
         self.on_state: Callable[[], None] | None = None
@@ -80,16 +87,22 @@ class Calculator:
         self._fields = dict(DEFAULTS)
         self._config: ModelGeometry | None = None
         self._digest_in_address = ""
-        self._note = ""
+        self._notes: list[str] = []
+        """What is wrong and belongs to no field."""
+        self._news: list[str] = []
+        """What was done without being asked for."""
+        self._has_fault = False
         self._problems: Mapping[str, str] = {}
         self._file_problem: str | None = None
         self._max_model_len: int | None = None
-        self._shown_fields = self._fields
+        self._shown_fields: Mapping[str, str] = self._fields
         self._answer = self._calculations.answer(self._fields)
         self._before: Answer | None = None
         self._in_hand: str | None = None
         """The field that is being changed: all of a drag, or of typing, is one change."""
-        self._channel.when_touched(self._touched)
+        self._seen: tuple[Answer, Mapping[str, str], Answer | None] = self._answer, self._fields, None
+        """Answer, fields of it and what it is compared with, as they stand in the page."""
+        self._channel.when_touched(self._touched, self._failed)
         self._show()
 
     def roots(self) -> dict[str, Model]:
@@ -104,19 +117,25 @@ class Calculator:
 
     def restore(self, state: Mapping[str, str]) -> None:
         """Fill in the fields of an address; what cannot be used is said, and the defaults are shown."""
+        with faults_said(self._failed):
+            self._restore(state)
+
+    def _restore(self, state: Mapping[str, str]) -> None:
         self._fields = DEFAULTS | {name: value[:MAX_FIELD] for name, value in state.items() if name in DEFAULTS}
         self._digest_in_address = self._fields["sha256"]
         self._recount()
+        if "num_tokens" not in state:
+            self._take_context_down()
         said = [f"{shown(name)} is no setting here" for name in state if name not in DEFAULTS]
-        said += self._problems.values()
+        said += (in_words_of_page(name, message) for name, message in self._problems.items())
         if said:
             more = f", and {len(said) - 2:,} more" if len(said) > 2 else ""
-            self._note = f"This address cannot be followed in all: {'; '.join(said[:2])}{more}"
+            self._notes.append(f"This address cannot be followed in all: {'; '.join(said[:2])}{more}")
         self._before = None
         self._show()
 
     def _touched(self, touch: Touch) -> None:
-        self._note, self._file_problem = "", None
+        self._notes, self._news, self._file_problem, self._has_fault = [], [], None, False
         if touch.kind == "pressed" and touch.name in PRESSES:
             changes = PRESSES[touch.name](self._answer)
             self._change(touch.name, {name: str(number) for name, number in changes.items()})
@@ -128,10 +147,21 @@ class Calculator:
         elif touch.kind == "file":
             self._read_config(touch)
         elif touch.kind in ("typed", "set") and touch.name in DEFAULTS and touch.value is not None:
-            other_source = {"max_model_len": ""} if touch.name == "source" else {}
-            self._change(touch.name, {touch.name: touch.value[:MAX_FIELD], **other_source})
+            no_longer = (
+                {"max_model_len": ""} if touch.name == "source" else {"label": ""} if touch.name in SHAPE else {}
+            )
+            self._change(touch.name, {touch.name: touch.value[:MAX_FIELD], **no_longer})
         if touch.kind not in ("typed", "slid"):
             self._in_hand = None
+            if touch.name in NEW_MODEL:
+                self._take_context_down()
+        self._show()
+
+    def _failed(self, sentence: str) -> None:
+        """Say it, beside the figures that were seen before."""
+        self._answer, self._shown_fields, self._before = self._seen
+        self._notes, self._news, self._has_fault = [sentence], [], True
+        self._tell_state()
         self._show()
 
     def _change(self, what: str, fields: Mapping[str, str]) -> None:
@@ -152,8 +182,19 @@ class Calculator:
         else:
             self._problems, self._max_model_len = {}, answer.geometry.max_model_len
             self._answer, self._shown_fields = answer, self._fields
+        self._tell_state()
+
+    def _tell_state(self) -> None:
         if self.on_state is not None:
             self.on_state()
+
+    def _take_context_down(self) -> None:
+        """What is longer than the model would begin with an error; it is asked about up to its end."""
+        asked, longest = _amount("num_tokens", self._fields["num_tokens"]), self._longest()
+        if longest is not None and asked > longest:
+            self._fields = {**self._fields, "num_tokens": str(longest)}
+            self._recount()
+            self._news.append(f"Context length is {longest:,} tokens now, not {asked:,}: the model ends there")
 
     def _read_config(self, touch: Touch) -> None:
         """Take a chosen config.json: typed in where its layers are alike, since an address can carry that."""
@@ -165,30 +206,46 @@ class Calculator:
             self._file_problem = str(error)
             return
         if is_uniform(geometry) and not geometry.assumptions:
-            self._note = f"{name}: its layers are all alike, so they stand in the fields and in the address"
-            self._change("config", _typed(geometry))
+            self._news.append(f"{name}: its layers are all alike, so they stand in the fields and in the address")
+            self._change("config", {**_typed(geometry), "label": name})
             return
         digest, expected = sha256(content).hexdigest()[:DIGEST_LETTERS], self._digest_in_address
         self._config, self._digest_in_address = geometry, ""
-        self._change("config", {"source": "config", "config": name, "sha256": digest})
+        other_model = {"max_model_len": ""} if expected != digest else {}
+        self._change("config", {"source": "config", "config": name, "sha256": digest, **other_model})
         if expected and expected != digest:
-            self._note = f"{name}: not the file of the address, whose SHA-256 began with {shown(expected)}"
+            self._notes.append(f"{name}: not the file of the address, whose SHA-256 began with {shown(expected)}")
 
     def _file(self) -> str:
         """The file whose geometry counts, if it is a file's."""
         of_file = self._config is not None and self._fields["source"] == "config"
         return f"{self._fields['config']}, SHA-256 {self._fields['sha256']}..." if of_file else ""
 
+    @property
+    def _awaits_file(self) -> bool:
+        """Whether a file is asked for and none was ever chosen: nothing is wrong with that."""
+        return self._fields["source"] == "config" and self._config is None and not self._fields["config"]
+
+    def _earlier(self) -> str:
+        """Why the figures are not those of the fields; empty if they are."""
+        if self._awaits_file:
+            return f"No config.json is chosen yet: these are the figures of {self._answer.sizing.model}."
+        if self._has_fault:
+            return "These are the figures of the earlier values."
+        if self._problems:
+            names = " and ".join(LABELS.get(name, name) for name in self._problems)
+            return f"{names} cannot be used: these are the figures of the earlier values."
+        return ""
+
+    def _longest(self) -> int | None:
+        """The longest request as far as it is known: what is typed in, or the model's own."""
+        typed = _amount("max_model_len", self._fields["max_model_len"])
+        return typed if 1 <= typed <= 10**9 else self._max_model_len
+
     def _ticks(self) -> dict[str, tuple[str, ...]]:
         """What each slider can be put to."""
-        try:
-            longest = whole_number(self._fields["max_model_len"])
-        except ValueError:
-            longest = 0
-        if not 1 <= longest <= 10**9:
-            longest = self._max_model_len or LONGEST
         return {
-            "num_tokens": tuple(map(str, lengths_up_to(longest))),
+            "num_tokens": tuple(map(str, lengths_up_to(self._longest() or LONGEST))),
             "num_sequences": tuple(map(str, MANY_SEQUENCES)),
             "block_size": tuple(map(str, BLOCK_SIZES)),
             "budget": tuple(f"{size} GiB" for size in BUDGETS_GIB),
@@ -208,21 +265,35 @@ class Calculator:
 
     def _show(self) -> None:
         page = page_of(self._answer, self._before)
+        earlier = self._earlier()
+        wrong = {name: in_words_of_page(name, message) for name, message in self._problems.items()}
+        if self._awaits_file:
+            wrong.pop("config", None)
+        if self._file_problem is not None:
+            wrong["config"] = self._file_problem
         self._chart.show(self._answer)
         self._channel.show(
             {
                 "fields": {name: _grouped(name, value) for name, value in self._fields.items()},
                 "sliders": self._positions(),
-                "wrong": {**self._problems, **({"config": self._file_problem} if self._file_problem else {})},
-                "texts": {**page["texts"], "note": self._note, "file": self._file()},
+                "wrong": wrong,
+                "texts": {
+                    **page["texts"],
+                    "note": ". ".join(self._notes),
+                    "news": ". ".join(self._news),
+                    "file": self._file(),
+                    "earlier": earlier,
+                },
                 "widths": page["widths"],
                 "marks": {
                     **page["marks"],
-                    "earlier": bool(self._problems),
+                    "earlier": bool(earlier),
+                    "awaits_file": self._awaits_file,
                     **{f"from_{source}": self._fields["source"] == source for source in OF_SOURCE},
                 },
             }
         )
+        self._seen = self._answer, self._shown_fields, self._before
 
 
 def _content(name: str, encoded: str | None) -> bytes:

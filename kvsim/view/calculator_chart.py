@@ -56,7 +56,8 @@ class ContextChart:
         line = lines.lines[0]
         self._line.data = _columns(list(zip(lines.lengths, line.num_bytes, strict=True)))
         of = answer.accounting
-        marks = [(answer.sizing.num_tokens, of.allocated_bytes, COLOURS["slack"], 9)]
+        # The line is the most that is held on the way, so the mark is too: what is allocated in the end can be less.
+        marks = [(answer.sizing.num_tokens, of.peak_bytes, COLOURS["slack"], 9)]
         if line.longest_model_len and line.longest_model_len <= lines.lengths[-1]:
             marks.insert(0, (line.longest_model_len, line.bytes_at_longest, COLOURS["preempted"], 14))
         self._marks.data = _columns([mark[:2] for mark in marks]) | {
@@ -65,7 +66,7 @@ class ContextChart:
         }
         self._budget.data = {"num_bytes": [lines.memory_bytes]}
         tokens = [*lines.lengths, answer.sizing.num_tokens]
-        sizes = [*line.num_bytes, of.allocated_bytes, lines.memory_bytes]
+        sizes = [*line.num_bytes, of.peak_bytes, lines.memory_bytes]
         # One length is a point, and an axis needs two ends.
         self.figure.x_range.update(start=min(tokens) / 1.1, end=max(tokens) * 1.1)
         self.figure.y_range.update(start=min(sizes) / 1.5, end=max(sizes) * 1.5)

@@ -25,6 +25,7 @@ DEFAULTS = {
     "model": "llama-3.1-8b",
     "config": "",
     "sha256": "",
+    "label": "",
     "num_layers": "32",
     "num_kv_heads": "8",
     "k_dim": "128",
@@ -42,12 +43,37 @@ DEFAULTS = {
     "max_model_len": "",
     "source_tokens": "",
 }
-"""Every field and what it holds at first; empty is "not given" where the command line has an option to leave out."""
+"""Every field and what it holds at first; empty is "not given" where the command line has an option to leave out.
+
+`label` is the name of a file whose numbers stand in the fields of a typed geometry.
+"""
+
+LABELS = {
+    "model": "Name",
+    "config": "config.json",
+    "num_layers": "Layers",
+    "num_kv_heads": "KV heads",
+    "k_dim": "K dimension",
+    "v_dim": "V dimension",
+    "window": "Window",
+    "num_query_heads": "Query heads",
+    "kv_dtype": "KV dtype",
+    "tensor_parallel": "Tensor parallel",
+    "num_tokens": "Context length",
+    "num_sequences": "Sequences",
+    "block_size": "Block size",
+    "budget": "Budget for KV",
+    "engine": "Engine",
+    "pipeline_parallel": "Pipeline parallel",
+    "max_model_len": "Longest request",
+    "source_tokens": "Image or encoder tokens",
+}
+"""How the page calls the fields that it shows."""
 
 OF_SOURCE = {
     "catalogue": ("model",),
     "config": ("config", "sha256"),
-    "typed": ("num_layers", "num_kv_heads", "k_dim", "v_dim", "window", "num_query_heads"),
+    "typed": ("num_layers", "num_kv_heads", "k_dim", "v_dim", "window", "num_query_heads", "label"),
 }
 """Where the geometry comes from, and the fields that say it; the first of them takes what is said about the model."""
 
@@ -68,6 +94,7 @@ NUMBERS = (*COUNTS, *COUNTS_OR_NONE, *SHAPE)
 
 T = TypeVar("T")
 
+_KEYS_INSIDE = re.compile(rf"\b({'|'.join(name for name in LABELS if '_' in name)})\b")
 _GROUPED = re.compile(r"\d{1,3}(,\d{3})+")
 
 
@@ -137,9 +164,6 @@ class Calculations:
         assert num_sequences is not None
         assert tensor_parallel is not None
         assert pipeline_parallel is not None
-        max_model_len = numbers["max_model_len"]
-        if max_model_len is None and geometry.max_model_len is None:
-            max_model_len = num_tokens  # nobody names a longest request: it is the one that is asked about
         try:
             deployment = Deployment(
                 kv_dtype=kv_dtype,
@@ -155,7 +179,7 @@ class Calculations:
                     geometry,
                     budget.kv_bytes,
                     deployment,
-                    max_model_len=max_model_len,
+                    max_model_len=numbers["max_model_len"],
                     num_sequences=sequences,
                     num_tokens=num_tokens,
                     assumptions=budget.assumptions,
@@ -163,7 +187,7 @@ class Calculations:
 
             asked, each = sized(num_sequences), sized(1)
             lines = scaling(
-                geometry, budget.kv_bytes, deployment, max_model_len=max_model_len, sequences=(num_sequences,)
+                geometry, budget.kv_bytes, deployment, max_model_len=asked.max_model_len, sequences=(num_sequences,)
             )
             return Answer(geometry, asked, each, budget, lines)
         except KvsimError as error:
@@ -187,12 +211,26 @@ class Calculations:
                 return config
             case "typed":
                 shape = {name: _number(name, fields[name], problems) for name in SHAPE}
-                return None if problems else _typed_geometry(shape)
+                return None if problems else _typed_geometry(shape, fields["label"])
             case other:
                 raise ModelError(f"source must be one of {', '.join(OF_SOURCE)}, got {shown(other)}")
 
 
-def _typed_geometry(shape: Mapping[str, int | None]) -> ModelGeometry:
+def in_words_of_page(name: str, message: str) -> str:
+    """A message about a field as the page says it: by labels in place of keys."""
+    first, _, rest = message.partition(" ")
+    if first == name and name in LABELS:
+        return f"{LABELS[name]} {_KEYS_INSIDE.sub(_label_inside, rest)}"
+    return _KEYS_INSIDE.sub(_label_inside, message)
+
+
+def _label_inside(key: re.Match[str]) -> str:
+    """Such as "the longest request"; "KV heads" stays in capitals."""
+    label = LABELS[key[0]]
+    return f"the {label[0].lower()}{label[1:]}" if label[1].islower() else f"the {label}"
+
+
+def _typed_geometry(shape: Mapping[str, int | None], label: str) -> ModelGeometry:
     num_layers, num_kv_heads, k_dim = shape["num_layers"], shape["num_kv_heads"], shape["k_dim"]
     assert num_layers is not None
     assert num_kv_heads is not None
@@ -201,6 +239,7 @@ def _typed_geometry(shape: Mapping[str, int | None]) -> ModelGeometry:
         num_layers,
         num_kv_heads,
         k_dim,
+        label or "given geometry",
         v_dim=shape["v_dim"],
         window=shape["window"],
         num_query_heads=shape["num_query_heads"],

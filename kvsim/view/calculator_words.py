@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from kvsim.model.accounting import Accounting
+from kvsim.model.sizing import Sizing
 from kvsim.study.sizing_table import formulas, ranks_counted, remarks
 from kvsim.units import format_bytes
 from kvsim.view.calculator_fields import Answer, counted
@@ -16,20 +17,22 @@ def texts_of(answer: Answer, before: Answer | None) -> dict[str, str]:
     """What is read in each place; `before` is the answer that the three numbers are compared with."""
     sizing, of, each = answer.sizing, answer.accounting, counted(answer.each)
     texts = {
-        "title": f"{sizing.model}, {sizing.engine_name}, {ranks_counted(sizing)}",
+        "title": f"{sizing.model}, {sizing.engine_name if sizing.engine else 'ideal'}, {ranks_counted(sizing)}",
         "token": f"{sizing.ideal.bytes_per_token:,} B",
         "formula": sizing.formula,
         "sequences": _sequences(sizing.num_sequences, sizing.num_tokens),
-        "used": f"{of.used_share:.2%} of {format_bytes(of.memory_bytes)}",
+        "used": f"{of.used_share:,.2%} of {format_bytes(of.memory_bytes)}",
         "verdict": _verdict(answer),
         "most": _most(answer),
         "longest": _longest(answer),
         "raw_more": f"{format_bytes(each.raw_bytes)} each sequence",
-        "allocated_more": f"{format_bytes(each.allocated_bytes)} each sequence",
-        "slack_more": f"{_slots(of)}; {of.slack_share:.2%} of what is allocated",
+        "allocated_name": "Allocated in blocks" if sizing.engine else "Allocated, ideally",
+        "allocated_more": _allocated_more(sizing, each),
+        "slack_more": f"{_slots(of)}; {of.slack_share:.2%} of what is allocated" if sizing.engine else "none, ideally",
         "formulas": "\n".join(formulas(sizing, answer.budget)),
         "remarks": "\n".join(remarks(sizing)),
-        "chart": f"What {_number_of(sizing.num_sequences)} can hold, by length ({answer.lines.name})",
+        "chart": f"What {_number_of(sizing.num_sequences)} can hold{_when(of)}, by length ({answer.lines.name})",
+        "asked_key": f"as asked, {format_bytes(of.peak_bytes)}{_when(of)}",
     }
     for name, key in FIGURES.items():
         now = getattr(of, key)
@@ -61,9 +64,11 @@ def _was(before: int, now: int) -> str:
     if now == before:
         return "as before"
     was = f"was {format_bytes(before)}"
+    if now == 0:
+        return f"{was}: none now"
     if before and now % before == 0:
         return f"{was}: {now // before:,} times as much"
-    if before and now and before % now == 0:
+    if before and before % now == 0:
         return f"{was}: 1/{before // now:,} of it"
     return f"{was}: {format_bytes(abs(now - before))} {'more' if now > before else 'less'}" if before else was
 
@@ -76,13 +81,25 @@ def _sequences(number: int, tokens: int) -> str:
     return f"{_number_of(number)} of {tokens:,} tokens" + ("" if number == 1 else " each")
 
 
+def _when(of: Accounting) -> str:
+    """Where the most that sequences hold is more than what they hold in the end."""
+    return " while their prompts are computed" if of.peak_bytes > of.allocated_bytes else ""
+
+
+def _allocated_more(sizing: Sizing, each: Accounting) -> str:
+    if sizing.engine is None:
+        return f"how {sizing.engine_name} lays these layers out is not known: no blocks, no padding"
+    return f"{format_bytes(each.allocated_bytes)} each sequence"
+
+
 def _slots(of: Accounting) -> str:
-    """What is empty of last blocks, the part of slack that the length decides."""
+    """What is empty of last blocks, the part of slack that the length decides, and the part that the layers decide."""
+    padding = f"; {format_bytes(of.padding_bytes)} pads smaller groups of layers" if of.padding_bytes else ""
     if not of.tail_slots:
-        return "no block that tokens fill"
+        return f"no block that tokens fill{padding}"
     slots = " and ".join(f"{slots:,}" for slots in of.tail_slots)
     plural = "" if of.tail_slots == (1,) else "s"
-    return f"{slots} slot{plural} empty in each last block"
+    return f"{slots} slot{plural} empty in each last block{padding}"
 
 
 def _verdict(answer: Answer) -> str:
@@ -98,7 +115,8 @@ def _verdict(answer: Answer) -> str:
 
 def _most(answer: Answer) -> str:
     of, tokens = answer.accounting, answer.sizing.num_tokens
-    return f"{_number_of(of.most_sequences) if of.most_sequences else 'no sequence'} of {tokens:,} tokens"
+    most = f"{_number_of(of.most_sequences) if of.most_sequences else 'no sequence'} of {tokens:,} tokens"
+    return most + _when(of)
 
 
 def _longest(answer: Answer) -> str:
@@ -108,6 +126,6 @@ def _longest(answer: Answer) -> str:
     if longest is None:
         return f"{who} of any length"
     if longest == 0:
-        return f"{who}: of no length"
+        return f"{who}: not even of 1 token"
     ends = f" (the model ends at {own:,})" if own is not None and longest > own else ""
-    return f"{who} of {longest:,} tokens{ends}"
+    return f"{who} of {longest:,} tokens{ends}{_when(of)}"

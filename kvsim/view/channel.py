@@ -5,11 +5,14 @@ The page has real inputs, with labels and messages beside them, and no arithmeti
 """
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any, Literal, NamedTuple, cast, get_args
 
 from bokeh.core.properties import String
 from bokeh.model import DataModel
+
+from kvsim.view.faults import fault
 
 TouchKind = Literal["typed", "set", "slid", "let_go", "pressed", "file"]
 """A box while somebody types and when that is done, a slider and when that is done, a button, a chosen file."""
@@ -37,15 +40,31 @@ class Channel(DataModel):
         """Have app.js put it into the page: always as text, never as markup."""
         self.update(shown=json.dumps(page))
 
-    def when_touched(self, act: Callable[[Touch], None]) -> None:
-        """Call `act` for what comes from the page; what is not as app.js sends it is passed over."""
+    def when_touched(self, act: Callable[[Touch], None], failed: Callable[[str], None]) -> None:
+        """Call `act` for what comes from the page; what is not as app.js sends it is passed over.
+
+        `failed` is told of an error that nobody foresaw and that ended `act`.
+        """
 
         def hear(_attribute: str, _old: str, new: str) -> None:
             touch = _read(new)
             if touch is not None:
-                act(touch)
+                with faults_said(failed):
+                    act(touch)
 
         self.on_change("said", hear)
+
+
+@contextmanager
+def faults_said(failed: Callable[[str], None]) -> Iterator[None]:
+    """Tell `failed` of an error that nobody foresaw, in a sentence for the page.
+
+    Bokeh writes it to the log alone, and who sits before the page would take what it showed before for the answer.
+    """
+    try:
+        yield
+    except Exception as error:
+        failed(f"This could not be answered: {fault(error)}")
 
 
 def _read(said: str) -> Touch | None:

@@ -4,6 +4,7 @@ A page on another site may have its own name resolve to 127.0.0.1 and so read wh
 only requests are answered whose Host is the one that was asked for, and whose Origin, if they have one, is the same.
 """
 
+import logging
 import socket
 from collections.abc import Callable
 from errno import EADDRINUSE
@@ -167,6 +168,7 @@ def _make_page(document: Document, folder: Path) -> None:
 
 def run(folder: Path, host: str, port: int, when_listening: Callable[[AppServer], None]) -> None:
     """Serve until Ctrl-C, which ends it and is no error; raises KvsimError if it cannot listen."""
+    silence_left_pages()
     server = AppServer(folder, host, port)
     try:
         server.start()
@@ -176,6 +178,16 @@ def run(folder: Path, host: str, port: int, when_listening: Callable[[AppServer]
         pass
     finally:
         server.stop()
+
+
+def silence_left_pages() -> None:
+    """Keep out of the log what is no news."""
+    logging.getLogger("bokeh.server.views.ws").addFilter(_is_news)
+
+
+def _is_news(record: logging.LogRecord) -> bool:
+    """Bokeh warns of each answer that was on its way when somebody closed or left the page, which happens all day."""
+    return not record.getMessage().startswith("Failed sending message as connection was closed")
 
 
 def _bound(host: str, port: int) -> list[socket.socket]:

@@ -197,3 +197,13 @@ def test_budget_is_read_as_users_write_it():
 def test_missing_and_contradicting_words_are_refused(words, message):
     with pytest.raises(ModelError, match=message):
         read_budget(**words)
+
+
+@pytest.mark.parametrize("option", ["budget", "memory", "weights", "activations", "overhead"])
+def test_a_small_number_without_a_unit_is_a_slip(option):
+    device = {"memory": "80 GiB", "weights": "16 GiB", "activations": "1 GiB", "overhead": "1 GiB"}
+    words = {} if option == "budget" else device
+    with pytest.raises(ModelError, match=f"{option} below 1 MiB needs a unit, such as '30 GiB' or '512 B', got '30'"):
+        read_budget(**words | {option: "30"})
+    assert read_budget(**device | {"overhead": "0", "activations": "512 B"}).kv_bytes > 0
+    assert read_budget(budget="1048576").kv_bytes == 2**20

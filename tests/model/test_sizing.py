@@ -235,6 +235,37 @@ def test_length_comes_from_the_model_unless_given():
         size(TINY, GIB)
 
 
+def test_length_that_nobody_names_is_the_one_asked_about_and_an_assumption():
+    got = size(TINY, GIB, num_tokens=70)
+    assert got.max_model_len == 70
+    assert got.assumptions == ("longest request 70 tokens, those asked about: tiny names no maximum length",)
+    with pytest.raises(ModelError, match="num_tokens must be between 1"):
+        size(TINY, GIB, num_tokens=0)
+
+
+def test_padding_is_the_slack_of_smaller_groups():
+    """gemma-3-27b: 52 windowed layers make 6 groups for blocks of 10 layers, so 8 pages stay empty."""
+    got = size(model("gemma-3-27b"), GIB, num_tokens=8192, num_sequences=15).engine
+    assert got is not None
+    assert (got.tail_slots, got.padding_bytes) == ((0,), got.slack_bytes)
+    uneven = size(model("gemma-3-27b"), GIB, num_tokens=8193).engine
+    assert uneven is not None
+    assert 0 < uneven.padding_bytes < uneven.slack_bytes
+    alike = size(model("llama-3.1-8b"), GIB, num_tokens=8193).engine
+    assert alike is not None
+    assert (alike.padding_bytes, alike.peak_bytes) == (0, alike.allocated_bytes)
+    states = size(model("jamba-v0.1"), GIB, num_tokens=1000).engine
+    assert states is not None
+    assert states.padding_bytes == 448 * 2**10
+
+
+def test_what_sequences_hold_at_most_is_what_their_number_is_asked_by():
+    of = size(model("gemma-3-27b"), 16 * GIB, num_tokens=8192, num_sequences=15).engine
+    assert of is not None
+    assert of.sequences_fit == (of.allocated_bytes <= of.memory_bytes)
+    assert of.peak_bytes > of.memory_bytes > of.most_sequences * of.peak_bytes // 15
+
+
 @pytest.mark.parametrize(
     ("options", "message"),
     [

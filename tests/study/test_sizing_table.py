@@ -64,7 +64,8 @@ def test_sequences_say_what_they_leave_empty_and_where_they_stop_fitting():
     for line in (
         "slots empty in a last block 0 15",
         "of all memory 13.33% 13.36%",
-        "most of such sequences 14 14",
-        "longest of so many 61,440 61,424",
+        "all fit, once computed yes yes",
+        "most that fit during prefill 14 14",
+        "longest that fit during prefill 61,440 61,424",
     ):
         assert line in lines

@@ -119,11 +119,11 @@ def test_ten_random_settings_are_what_the_command_line_says(browser: Browser, ad
             for name, key in (("raw", "raw_bytes"), ("allocated", "allocated_bytes"), ("slack", "slack_bytes")):
                 comes_to(page, f"{name}_exact", f"{engine[key]:,} B")
             assert text(page, "formula") == answers["formula"]
-            assert text(page, "used").startswith(f"{engine['used_share']:.2%} of ")
+            assert text(page, "used").startswith(f"{engine['used_share']:,.2%} of ")
             assert text(page, "slack_more").startswith(f"{engine['tail_slots'][0]:,} slot")
             assert text(page, "most").replace("no sequence", "0").startswith(f"{engine['most_sequences']:,}")
             longest = engine["longest_of_sequences"]
-            assert ("of no length" if longest == 0 else f" of {longest:,} tokens") in text(page, "longest")
+            assert ("not even of 1 token" if longest == 0 else f" of {longest:,} tokens") in text(page, "longest")
 
 
 def drag(page: Page, name: str, share: float) -> None:
@@ -180,7 +180,7 @@ def test_a_bad_field_is_said_beside_it_and_the_figures_are_marked(browser: Brows
         fill(page, "tensor_parallel", "3")
         beside = page.locator("[data-wrong=tensor_parallel]")
         beside.wait_for()
-        assert beside.inner_text() == "tensor_parallel must divide the 32 query heads of llama-3.1-8b, got 3"
+        assert beside.inner_text() == "Tensor parallel must divide the 32 query heads of llama-3.1-8b, got 3"
         assert page.get_attribute("[data-field=tensor_parallel]", "aria-invalid") == "true"
         assert page.get_attribute("[data-field=tensor_parallel]", "aria-describedby") == beside.get_attribute("id")
         assert page.locator(".earlier.wrong").is_visible()
@@ -257,7 +257,7 @@ def test_a_plain_config_may_be_dropped(browser: Browser, address: str) -> None:
         comes_to(page, "formula", "2 layers x 2 KV heads x (16 K + 16 V) x 2 B = 256 B")
         assert page.input_value("[data-field=num_layers]") == "2"
         page.wait_for_url(
-            "**/?source=typed&num_layers=2&num_kv_heads=2&k_dim=16&v_dim=16&num_query_heads=4&max_model_len=10000"
+            "**/?source=typed&label=config.json&num_layers=2&num_kv_heads=2&k_dim=16&v_dim=16&num_query_heads=4&max_model_len=10000"
         )
 
 
@@ -272,6 +272,45 @@ def test_models_are_searched_by_their_names(browser: Browser, address: str) -> N
         assert box.input_value() == "llama-3.1-8b"
         assert page.locator("#models option").count() == 110
         assert page.url == address
+
+
+def test_what_is_wrong_in_a_closed_section_opens_it(browser: Browser, address: str) -> None:
+    with opened(browser) as tab:
+        page = visit(tab, address)
+        assert not page.locator("#source_tokens").is_visible()
+        page.fill("#model", "llama-3.2-11b-vision")
+        page.press("#model", "Enter")
+        page.locator("[data-wrong=source_tokens]").get_by_text("must be given").wait_for()
+        assert page.locator("#source_tokens").is_visible()
+        assert text(page, "earlier").startswith("Image or encoder tokens cannot be used")
+
+
+def test_a_config_is_awaited_in_plain_words(browser: Browser, address: str) -> None:
+    with opened(browser) as tab:
+        page = visit(tab, address)
+        page.click("input[value=config]")
+        comes_to(page, "earlier", "No config.json is chosen yet: these are the figures of llama-3.1-8b.")
+        colours = "[...document.querySelectorAll('p.earlier, p.asked')].map((place) => getComputedStyle(place).color)"
+        assert len(set(page.evaluate(colours))) == 1
+        assert page.locator("[data-wrong]:visible").count() == 0
+
+
+def test_for_print_the_chart_is_as_wide_as_paper_and_back(browser: Browser, address: str) -> None:
+    with opened(browser) as tab:
+        page = visit(tab, address)
+        canvas = page.locator("#panel-calculator canvas").first
+        before = canvas.bounding_box()
+        page.evaluate("dispatchEvent(new Event('beforeprint'))")
+        page.emulate_media(media="print")
+        printed, card = canvas.bounding_box(), page.locator(".budget").bounding_box()
+        assert before is not None
+        assert printed is not None
+        assert card is not None
+        assert before["width"] > card["width"] > printed["width"] > 500
+        assert card["width"] < 190 / 25.4 * 96, "paper of A4 and its margins"
+        page.emulate_media(media="screen")
+        page.evaluate("dispatchEvent(new Event('afterprint'))")
+        assert canvas.bounding_box() == before
 
 
 @pytest.mark.parametrize("dark", [False, True], ids=["light", "dark"])

@@ -2,12 +2,21 @@
 
 import base64
 import json
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import pytest
+from bokeh.models import ColumnDataSource
+
 import kvsim.view
+from kvsim.model.catalogue import catalogue, load_geometry
+from kvsim.model.deployment import Deployment
+from kvsim.model.sizing import size
 from kvsim.study.colours import COLOURS
 from kvsim.view.calculator import MAX_UPLOAD_BYTES, Calculator
+from kvsim.view.calculator_chart import ContextChart
+from kvsim.view.calculator_fields import Calculations
 from kvsim.view.channel import Channel
 
 PLAIN = {
@@ -86,10 +95,24 @@ def test_sliders_and_boxes_move_each_other() -> None:
     assert page.touch("slid", "block_size", "9")["fields"]["block_size"] == "512"
     assert page.touch("slid", "budget", "0")["fields"]["budget"] == "1 GiB"
     assert page.touch("set", "budget", "30 GB")["sliders"]["budget"]["says"] == "30 GB"
-    shorter = page.touch("set", "model", "llama-2-7b")
-    assert "num_tokens must not exceed" in shorter["wrong"]["num_tokens"]
+    shorter = page.touch("set", "max_model_len", "4096")
+    assert shorter["wrong"]["num_tokens"] == "Context length must not exceed the longest request, got 131,072 for 4,096"
     ends = page.touch("slid", "num_tokens", str(shorter["sliders"]["num_tokens"]["max"]))
     assert (ends["fields"]["num_tokens"], ends["wrong"]) == ("4,096", {})
+
+
+def test_a_model_that_ends_before_the_context_length_takes_it_down_and_says_so() -> None:
+    for page in (Driven(), Driven(model="llama-2-7b")):
+        shown = page.touch("set", "model", "llama-2-7b") if page.tab.state() == {} else page.shown
+        assert (shown["fields"]["num_tokens"], shown["wrong"]) == ("4,096", {})
+        assert shown["texts"]["news"] == "Context length is 4,096 tokens now, not 8,192: the model ends there"
+        assert page.tab.state() == {"model": "llama-2-7b", "num_tokens": "4096"}
+        assert page.touch("pressed", "start")["fields"]["num_tokens"] == "4,096"
+        assert "must not exceed" in page.touch("pressed", "one_more_token")["wrong"]["num_tokens"]
+    typing = Driven().touch("typed", "model", "llama-2-7b")
+    assert typing["fields"]["num_tokens"] == "8,192", "more letters may follow"
+    asked = Driven(model="llama-2-7b", num_tokens="5000")
+    assert "must not exceed" in asked.shown["wrong"]["num_tokens"], "an address says what it says"
 
 
 def test_the_last_good_figures_stay_and_are_marked() -> None:
@@ -138,12 +161,77 @@ def test_a_plain_config_is_typed_in_for_the_address() -> None:
     shown = page.upload(PLAIN, "<b>.json")
     assert page.tab.state() == {
         "source": "typed", "num_layers": "2", "num_kv_heads": "2", "k_dim": "16", "v_dim": "16",
-        "num_query_heads": "4", "max_model_len": "4096", "num_tokens": "100",
+        "num_query_heads": "4", "max_model_len": "4096", "num_tokens": "100", "label": "<b>.json",
     }  # fmt: skip
-    assert "<b>.json: its layers are all alike" in shown["texts"]["note"]
+    assert "<b>.json: its layers are all alike" in shown["texts"]["news"]
     assert shown["texts"]["formula"] == "2 layers x 2 KV heads x (16 K + 16 V) x 2 B = 256 B"
-    assert Driven(**page.tab.state()).shown["texts"]["formula"] == shown["texts"]["formula"]
+    assert shown["texts"]["title"] == "<b>.json, vLLM 0.32.0, 1 rank"
+    again = Driven(**page.tab.state()).shown["texts"]
+    assert (again["formula"], again["title"]) == (shown["texts"]["formula"], shown["texts"]["title"])
+    assert page.touch("set", "num_layers", "3")["texts"]["title"].startswith("given geometry, "), "no more the file's"
     assert page.touch("set", "source", "catalogue")["fields"]["max_model_len"] == "", "it was the file's"
+
+
+def test_nothing_of_an_uploaded_model_is_left_to_the_next() -> None:
+    page = Driven()
+    page.upload({**PLAIN, "max_position_embeddings": 2048}, "short.json")
+    assert (page.tab.state()["max_model_len"], page.tab.state()["num_tokens"]) == ("2048", "2048")
+    longer = page.upload({**HYBRID, "max_position_embeddings": 100_000}, "long.json")
+    assert (longer["fields"]["max_model_len"], longer["wrong"]) == ("", {})
+    assert page.touch("set", "num_tokens", "100000")["wrong"] == {}
+    assert page.tab.state().keys() == {"source", "config", "sha256", "num_tokens"}
+    page.touch("set", "max_model_len", "50000")
+    page.touch("set", "num_tokens", "40000")
+    again = Driven(**page.tab.state())
+    again.upload({**HYBRID, "max_position_embeddings": 100_000}, "long.json")
+    assert again.tab.state() == page.tab.state(), "what an address says of its own file stays"
+
+
+def test_a_config_is_awaited_without_an_error() -> None:
+    shown = Driven().touch("set", "source", "config")
+    assert (shown["wrong"], shown["marks"]["earlier"], shown["marks"]["awaits_file"]) == ({}, True, True)
+    assert shown["texts"]["earlier"] == "No config.json is chosen yet: these are the figures of llama-3.1-8b."
+
+
+def test_every_sort_of_model_may_be_chosen_as_a_file() -> None:
+    """Hybrids and models of states alone too: a file is answered as the model that is known by name."""
+    known = catalogue()
+    sorts = {frozenset(cache.kind for cache in load_geometry(name, Path()).caches()): name for name in known}
+    assert frozenset({"recurrent"}) in sorts
+    for name in sorts.values():
+        entry = known[name]
+        shown = Driven(num_tokens="100", source_tokens="10").upload(entry["config"], name)
+        assert (shown["wrong"], shown["texts"]["note"]) == ({}, ""), name
+        sizing = size(load_geometry(name, Path()), 16 * 2**30, Deployment(source_tokens=10), num_tokens=100)
+        of = sizing.engine or sizing.ideal
+        assert shown["texts"]["allocated_exact"] == f"{of.allocated_bytes:,} B"
+        assert shown["texts"]["title"].startswith(f"{name}, ")
+
+
+def once(first: Callable[..., None], later: Callable[..., None]) -> Callable[..., None]:
+    """What acts as `first` when it is called for the first time."""
+    acts = iter([first])
+    return lambda *arguments: next(acts, later)(*arguments)
+
+
+def test_a_fault_is_said_in_the_page_and_the_figures_are_marked(monkeypatch: pytest.MonkeyPatch) -> None:
+    page = Driven()
+
+    def broken(*_: object) -> None:
+        raise AssertionError("<b>impossible</b>")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Calculations, "answer", broken)
+        shown = page.touch("set", "num_tokens", "16384")
+    assert "an error of kvsim itself, AssertionError: '<b>impossible</b>'" in shown["texts"]["note"]
+    assert (shown["marks"]["earlier"], shown["texts"]["raw"], page.tab.state()) == (True, "1 GiB", {})
+    with monkeypatch.context() as patched:
+        patched.setattr(ContextChart, "show", once(broken, ContextChart.show))
+        shown = page.touch("set", "num_tokens", "16384")
+    assert "an error of kvsim itself" in shown["texts"]["note"]
+    assert (shown["marks"]["earlier"], shown["texts"]["raw"], page.tab.state()) == (True, "1 GiB", {})
+    well = page.touch("set", "num_tokens", "16384")
+    assert (well["marks"]["earlier"], well["texts"]["note"], well["texts"]["raw"]) == (False, "", "2 GiB")
 
 
 def test_an_address_has_the_name_and_digest_of_other_configs() -> None:
@@ -190,7 +278,48 @@ def test_touches_of_nothing_change_nothing() -> None:
 def test_a_layout_that_is_not_described_is_answered_ideally() -> None:
     texts = Driven(model="deepseek-v4-flash", num_tokens="1000").shown["texts"]
     assert texts["chart"] == "What 1 sequence can hold, by length (ideal)"
+    assert texts["title"] == "deepseek-v4-flash, ideal, 1 rank"
+    assert (texts["allocated_name"], texts["slack_more"]) == ("Allocated, ideally", "none, ideally")
+    assert texts["allocated_more"] == "how vLLM 0.32.0 lays these layers out is not known: no blocks, no padding"
     assert "vLLM 0.32.0: how an engine packs compressed caches" in texts["remarks"]
+
+
+def test_slack_that_no_length_explains_has_its_cause() -> None:
+    shown = Driven(model="gemma-3-27b", num_sequences="15", kv_dtype="fp8").shown["texts"]
+    assert shown["slack"] == "480 MiB"
+    assert shown["slack_more"] == (
+        "0 slots empty in each last block; 480 MiB pads smaller groups of layers; 5.71% of what is allocated"
+    )
+
+
+def test_the_mark_of_what_is_asked_is_on_the_line() -> None:
+    page = Driven(model="gemma-3-27b", num_sequences="15", kv_dtype="fp8", num_tokens="8192")
+    renderers = page.tab.roots()["chart"].select({"type": ColumnDataSource})
+    line, marks = (
+        next(source.data for source in renderers if source.data.keys() == keys)
+        for keys in (
+            {"tokens", "num_bytes", "length", "bytes"},
+            {"tokens", "num_bytes", "length", "bytes", "colour", "size"},
+        )
+    )
+    at_8192 = dict(zip(line["tokens"], line["num_bytes"], strict=True))[8192]
+    assert (marks["tokens"][-1], marks["num_bytes"][-1]) == (8192, at_8192)
+    texts = page.shown["texts"]
+    assert texts["asked_key"] == "as asked, 32.87 GiB while their prompts are computed"
+    assert texts["chart"].startswith("What 15 sequences can hold while their prompts are computed, by length")
+
+
+def test_a_number_that_is_gone_is_no_multiple() -> None:
+    page = Driven(num_tokens="8193")
+    assert page.touch("set", "num_tokens", "8192")["texts"]["slack_was"] == "was 1.88 MiB: none now"
+
+
+def test_an_error_names_its_field_as_the_page_does() -> None:
+    shown = Driven(budget="12", source_tokens="no").shown
+    assert shown["texts"]["earlier"] == (
+        "Image or encoder tokens and Budget for KV cannot be used: these are the figures of the earlier values."
+    )
+    assert shown["wrong"]["budget"] == ("Budget for KV below 1 MiB needs a unit, such as '30 GiB' or '512 B', got '12'")
 
 
 def test_what_does_not_fit_is_said() -> None:
@@ -204,6 +333,9 @@ def test_what_does_not_fit_is_said() -> None:
     assert Driven(model="gemma-3-27b", num_sequences="8").shown["texts"]["verdict"] == (
         "8 sequences of 8,192 tokens each fit once computed, not while all their prompts are"
     )
+    nothing = Driven(num_sequences="10000", budget="1 MiB").shown["texts"]
+    assert nothing["longest"] == "10,000 sequences: not even of 1 token"
+    assert nothing["used"] == "1,024,000,000.00% of 1 MiB"
     ample = Driven(budget="1 TiB").shown["texts"]
     assert ample["longest"] == "1 sequence of 8,388,592 tokens (the model ends at 131,072)"
     assert Driven(model="rwkv-5-world-3b", max_model_len="100000").shown["texts"]["longest"] == (

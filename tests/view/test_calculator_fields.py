@@ -3,7 +3,16 @@ import pytest
 from kvsim.cli import app
 from kvsim.errors import KvsimError
 from kvsim.model.geometry import uniform_geometry
-from kvsim.view.calculator_fields import DEFAULTS, Answer, Calculations, FieldsRefused, whole_number
+from kvsim.view.calculator_fields import (
+    DEFAULTS,
+    LABELS,
+    OF_SOURCE,
+    Answer,
+    Calculations,
+    FieldsRefused,
+    in_words_of_page,
+    whole_number,
+)
 
 
 def answer(**fields: str) -> Answer:
@@ -63,6 +72,7 @@ def test_all_that_cannot_be_read_is_said_at_once() -> None:
         ({"engine": "tgi"}, ("llama-3.1-8b", "--engine", "tgi")),
         ({"budget": "0 GiB"}, ("llama-3.1-8b", "--budget", "0 GiB")),
         ({"budget": "much"}, ("llama-3.1-8b", "--budget", "much")),
+        ({"budget": "12"}, ("llama-3.1-8b", "--budget", "12")),
     ],
 )
 def test_the_command_line_says_the_same(fields: dict[str, str], options: tuple[str, ...]) -> None:
@@ -105,3 +115,24 @@ def test_numbers_may_be_grouped() -> None:
     for text in ("8,19", "8.192", "1e3", "", "9" * 5000):
         with pytest.raises(ValueError, match="is not a valid integer"):
             whole_number(text)
+
+
+@pytest.mark.parametrize(
+    ("message", "said"),
+    [
+        (
+            "num_tokens must not exceed max_model_len, got 8,192 for 4,096",
+            "Context length must not exceed the longest request, got 8,192 for 4,096",
+        ),
+        ("num_kv_heads must be > 0, got 0", "KV heads must be > 0, got 0"),
+        ("'' is not a valid integer", "'' is not a valid integer"),
+        ("tensor_parallel must divide the 4 query heads of a", "Tensor parallel must divide the 4 query heads of a"),
+    ],
+)
+def test_the_page_says_labels_for_keys(message: str, said: str) -> None:
+    assert in_words_of_page(message.split()[0], message) == said
+
+
+def test_every_field_of_the_page_has_a_label() -> None:
+    assert DEFAULTS.keys() - LABELS.keys() == {"source", "sha256", "label"}
+    assert {name for names in OF_SOURCE.values() for name in names} <= DEFAULTS.keys()

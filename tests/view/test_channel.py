@@ -1,3 +1,5 @@
+import logging
+
 import pytest
 
 from kvsim.view.channel import Channel, Touch
@@ -6,7 +8,7 @@ from kvsim.view.channel import Channel, Touch
 def heard(said: str) -> list[Touch]:
     touches: list[Touch] = []
     channel = Channel()
-    channel.when_touched(touches.append)
+    channel.when_touched(touches.append, pytest.fail)
     channel.update(said=said)
     return touches
 
@@ -34,3 +36,18 @@ def test_a_touch_is_heard() -> None:
 )
 def test_what_the_page_does_not_send_is_passed_over(said: str) -> None:
     assert heard(said) == []
+
+
+def test_a_fault_is_said_to_the_page_and_to_the_log(caplog: pytest.LogCaptureFixture) -> None:
+    def fail(_touch: Touch) -> None:
+        raise AssertionError("a state belongs to a recurrent layer" + "!" * 1000)
+
+    said: list[str] = []
+    channel = Channel()
+    channel.when_touched(fail, said.append)
+    with caplog.at_level(logging.ERROR):
+        channel.update(said='{"kind": "set", "name": "budget", "value": "1 GiB"}')
+    (sentence,) = said
+    assert "an error of kvsim itself, AssertionError: 'a state belongs to a recurrent layer!" in sentence
+    assert len(sentence) < 400
+    assert "Traceback" in caplog.text

@@ -1,5 +1,6 @@
 """Whom the server answers, and with what."""
 
+import logging
 import re
 import socket
 from collections.abc import Iterator
@@ -11,7 +12,7 @@ from urllib.request import urlopen
 import pytest
 
 from kvsim.errors import KvsimError
-from kvsim.view.server import AppServer, is_loopback, is_own
+from kvsim.view.server import AppServer, is_loopback, is_own, silence_left_pages
 from tests.view.served import served
 
 
@@ -99,6 +100,14 @@ def test_there_are_no_other_ways_in(port: int, path: str) -> None:
 def test_where_it_cannot_listen_is_said(tmp_path: Path, host: str, port: int, message: str) -> None:
     with pytest.raises(KvsimError, match=message):
         AppServer(tmp_path, host, port)
+
+
+def test_a_page_that_is_left_is_no_news(caplog: pytest.LogCaptureFixture) -> None:
+    silence_left_pages()
+    bokeh_log = logging.getLogger("bokeh.server.views.ws")
+    bokeh_log.warning("Failed sending message as connection was closed")
+    bokeh_log.warning("Something else")
+    assert caplog.messages == ["Something else"]
 
 
 def test_the_loopback_is_this_machine_alone() -> None:
