@@ -60,12 +60,13 @@ def _beside(trace: Trace, base: Path) -> dict[str, Path]:
     path = base / trace.path
     if not path.is_file() or trace.format_of(base) != "ragpulse":
         return {}
-    beside = (other for file_name, _ in COMPONENTS.values() for other in path.parent.glob(f"*{file_name}.jsonl*"))
-    return {
-        (Path(trace.path).parent / other.name).as_posix(): other
-        for other in sorted(beside)
-        if other.name != path.name and other.is_file()
-    }
+    return {(Path(trace.path).parent / other.name).as_posix(): other for other in files_beside(path) if other.is_file()}
+
+
+def files_beside(trace: Path) -> list[Path]:
+    """What may be read with a trace because it lies beside it, if its format is one that does so."""
+    beside = (other for file_name, _ in COMPONENTS.values() for other in trace.parent.glob(f"*{file_name}.jsonl*"))
+    return sorted(other for other in beside if other.name != trace.name)
 
 
 def _texts(table: Mapping[str, Any]) -> Iterator[str]:

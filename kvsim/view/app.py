@@ -47,6 +47,9 @@ class Tab(Protocol):
     def restore(self, state: Mapping[str, str]) -> None:
         """Show what an address says; the tab itself says what of it cannot be shown."""
 
+    def close(self) -> None:
+        """The page is gone: nothing of it goes on."""
+
 
 TABS: tuple[Callable[[Path], Tab], ...] = (lambda folder: Calculator(), ScenarioTab)
 """What makes each tab, in their order, from the folder that the app was started in."""
@@ -85,6 +88,11 @@ class AppPage:
         document.title = TITLE
         for model in self.elements():
             document.add_root(model)
+
+    def close(self) -> None:
+        """Nothing of it goes on."""
+        for tab in self.tabs:
+            tab.close()
 
     def elements(self) -> dict[Model, str]:
         """The id of the element that each root is put into."""

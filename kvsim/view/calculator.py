@@ -115,6 +115,9 @@ class Calculator:
         written = {name: _plain(name, value) for name, value in self._shown_fields.items() if name not in idle}
         return {name: value for name, value in written.items() if value != DEFAULTS[name]}
 
+    def close(self) -> None:
+        """Nothing of it goes on anyway."""
+
     def restore(self, state: Mapping[str, str]) -> None:
         """Fill in the fields of an address; what cannot be used is said, and the defaults are shown."""
         with faults_said(self._failed):

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 from kvsim.errors import KvsimError, ScenarioError
 from kvsim.model.catalogue import HUB_PREFIX
 from kvsim.rules import shown
-from kvsim.study.input_files import NAMES_A_FILE
+from kvsim.study.input_files import NAMES_A_FILE, files_beside
 from kvsim.study.scenario import Scenario, named_overrides, overridden, parse_scenario, scenario_words
 from kvsim.study.scenario_text import Field, Place, ScenarioText, line_of_error, place_of, read_scenario_text
 from kvsim.study.toml import parse_toml
@@ -256,6 +256,9 @@ class Draft:
                     inside(self.folder, str(base / value))
                     if key == "config":  # a folder stands for this file in it
                         inside(self.folder, str(base / value / "config.json"))
+                    elif key == "path":
+                        for other in files_beside(self.folder / base / value):
+                            inside(self.folder, str((base / value).with_name(other.name)))
                 except KvsimError as error:
                     yield f"{named}: {error}"
 

@@ -4,6 +4,7 @@ A thread would make the page wait: simulating is Python, and of a process one th
 writes its tables to a folder, as `kvsim run` does, and tells about twice a second how far it is.
 """
 
+import os
 import shutil
 import signal
 import tempfile
@@ -11,7 +12,7 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from multiprocessing import get_context
+from multiprocessing import get_context, parent_process
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Literal, NamedTuple
@@ -170,10 +171,20 @@ def _ended(folder: Path) -> Ended | Refused:
 
 def _simulate(scenario: Scenario, folder: Path, telling: Connection, most_rows: int) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the parent's to answer
+    threading.Thread(target=_end_with_parent, args=(folder,), daemon=True).start()
     try:
         telling.send(_told(scenario, folder, telling, most_rows))
     except BrokenPipeError:  # nobody listens any more, nor will look at the files
         shutil.rmtree(folder, ignore_errors=True)
+
+
+def _end_with_parent(folder: Path) -> None:
+    """Whatever the run waits for, a pipe that nobody writes to included."""
+    parent = parent_process()
+    assert parent is not None, "it was started by another process"
+    parent.join()
+    shutil.rmtree(folder, ignore_errors=True)
+    os._exit(1)
 
 
 def _told(scenario: Scenario, folder: Path, telling: Connection, most_rows: int) -> _Written | Refused:
@@ -182,7 +193,7 @@ def _told(scenario: Scenario, folder: Path, telling: Connection, most_rows: int)
         return _run(scenario, folder, telling, most_rows)
     except ScenarioError as error:
         return Refused(tuple(error.problems))
-    except (KvsimError, InvariantError) as error:
+    except (KvsimError, InvariantError, OSError) as error:
         return Refused((str(error),))
     except MemoryError:
         return Refused(("memory ran out",))

@@ -66,7 +66,6 @@ class ScenarioTab:
         self._run: LiveRun | None = None
         self._ran: Ran | None = None
         self._news_awaited = False
-        self._ends_with_session = False
         self._has_charts = False
         self._over_time = OverTime()
         self._blocks = BlockChart()
@@ -225,18 +224,10 @@ class ScenarioTab:
         self._has_charts = False
         self._ran = Ran.of(self._draft)
         self._run = LiveRun(scenario, self._await_news)
-        self._end_with_session()
 
     def _stop(self) -> None:
         if self._run is not None:
             self._run.stop()
-
-    def _end_with_session(self) -> None:
-        """A page that was opened by an address with a run in it has no session yet, but when there are news it has."""
-        document = self._page.document
-        if document is not None and document.session_context is not None and not self._ends_with_session:
-            document.on_session_destroyed(lambda _context: self.close())
-            self._ends_with_session = True
 
     def _await_news(self) -> None:
         """From the run's thread: look at it as soon as the session can."""
@@ -255,7 +246,6 @@ class ScenarioTab:
 
     def _show_news(self) -> None:
         self._news_awaited = False
-        self._end_with_session()
         run = self._run
         if run is None:
             return

@@ -24,6 +24,7 @@ from tornado.netutil import bind_sockets
 from tornado.web import RequestHandler, StaticFileHandler, authenticated
 
 from kvsim.errors import KvsimError
+from kvsim.rules import shown
 from kvsim.view.app import AppPage, asked_in
 from kvsim.view.pages import STATIC
 
@@ -120,6 +121,10 @@ class _Application(BokehTornado):
         if origin is not None and origin.lower() != f"http://{host}".lower():
             return self._refusal(request, "This request comes from another site.")
         if request.path == "/":
+            if request.headers.get("Sec-Fetch-Dest", "document") != "document":
+                return self._refusal(request, "This page is to be looked at, and not to be a part of another.")
+            if request.headers.get("Sec-Fetch-Site") == "cross-site":
+                request.arguments.pop("run", None)  # a link may show a scenario; to run it is for the reader
             context = {"application_context": self.applications["/"], "bokeh_websocket_path": "/ws"}
             return self.get_handler_delegate(request, _Page, context)
         if request.path == "/ws" or request.path.startswith(("/static/", "/page/")):
@@ -163,6 +168,7 @@ def _make_page(document: Document, folder: Path) -> None:
     assert context is not None, "a document of a server has a session"
     page = AppPage(folder, asked_in(cast(Any, context).request.arguments))
     page.add_to(document)
+    document.on_session_destroyed(lambda _context: page.close())
     document.template_variables["page"] = page
 
 
@@ -191,10 +197,14 @@ def _is_news(record: logging.LogRecord) -> bool:
 
 
 def _bound(host: str, port: int) -> list[socket.socket]:
+    if not host.strip():
+        raise KvsimError("--host must be an address or a name, got nothing: 0.0.0.0 is all addresses")
     if not 0 <= port < 2**16:
         raise KvsimError(f"--port must be between 0 and {2**16 - 1:,}, got {port}")
     try:
         return bind_sockets(port, host)
+    except UnicodeError:
+        raise KvsimError(f"--host must be an address or a name, got {shown(host)}") from None
     except OSError as error:
         if error.errno == EADDRINUSE:
             raise KvsimError(f"--port {port} is taken on {host}: give another, or 0 for any that is free") from None

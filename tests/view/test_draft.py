@@ -122,6 +122,20 @@ def test_no_file_outside_the_folder_is_named(tmp_path: Path, typed: str, rule: s
         draft.scenario()
 
 
+def test_what_lies_beside_a_trace_is_not_read_from_outside(tmp_path: Path) -> None:
+    """As some formats have it: such a file may be a link."""
+    draft = drafted(tmp_path, TINY_TRACE)
+    beside = tmp_path / "1_sys_prompt.jsonl"
+    beside.write_text("")
+    assert draft.problems() == []
+    beside.unlink()
+    beside.symlink_to("/etc/hostname")
+    (problem,) = draft.problems()
+    assert problem.sentence == (
+        "workload.path: '1_sys_prompt.jsonl': lies outside the folder that the app was started in"
+    )
+
+
 def test_files_are_looked_for_beside_the_scenario(tmp_path: Path) -> None:
     (tmp_path / "sub").mkdir()
     write_scenario(tmp_path / "sub", TINY_TRACE)

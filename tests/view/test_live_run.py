@@ -1,4 +1,7 @@
 import json
+import os
+import subprocess
+import sys
 import time
 from pathlib import Path
 
@@ -131,4 +134,57 @@ def test_a_process_that_dies_is_told() -> None:
     run._process.kill()
     run.wait()
     assert run.latest == Refused(("the process of the run died, as happens when memory runs out",))
+    run.close()
+
+
+WAITS = TINY_TRACE.replace("trace.csv", "pipe.csv")
+"""For a pipe that nobody writes to."""
+
+
+def test_a_run_that_waits_for_ever_is_ended_with_its_page(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe.csv")
+    run = LiveRun(parse_scenario(WAITS, base=tmp_path))
+    run.close()
+    assert not run._process.is_alive()
+
+
+def test_a_run_that_waits_for_ever_ends_with_a_server_that_was_killed(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe.csv")
+    program = f"""
+import time
+from pathlib import Path
+from kvsim.study.scenario import parse_scenario
+from kvsim.view.live_run import LiveRun
+if __name__ == "__main__":
+    run = LiveRun(parse_scenario({WAITS!r}, base=Path({str(tmp_path)!r})))
+    print(run._process.pid, run._folder.name, flush=True)
+    time.sleep(100)
+"""
+    path = tmp_path / "server.py"
+    path.write_text(program)
+    environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])}
+    server = subprocess.Popen([sys.executable, str(path)], stdout=subprocess.PIPE, text=True, env=environment)
+    assert server.stdout is not None
+    pid, folder = server.stdout.readline().split()
+    time.sleep(2)  # until it waits for the pipe
+    deadline = time.monotonic() + 30
+    server.kill()
+    server.communicate()
+    while Path(folder).exists() and time.monotonic() < deadline:
+        time.sleep(0.1)
+    assert not Path(folder).exists()
+    states = ""
+    while time.monotonic() < deadline:
+        states = subprocess.run(["ps", "-o", "stat=", "-p", pid], capture_output=True, text=True).stdout.strip()
+        if not states or states.startswith("Z"):  # ended, though nobody may have asked for its exit code
+            break
+        time.sleep(0.1)
+    assert not states or states.startswith("Z")
+
+
+def test_a_name_that_no_file_can_have_is_refused_and_no_defect(tmp_path: Path) -> None:
+    run = LiveRun(parse_scenario(TINY_TRACE.replace("trace.csv", "x" * 300), base=tmp_path))
+    run.wait()
+    assert isinstance(run.latest, Refused)
+    assert "File name too long" in run.latest.problems[0]
     run.close()

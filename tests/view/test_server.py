@@ -7,9 +7,10 @@ from collections.abc import Iterator
 from http.client import HTTPConnection, HTTPResponse
 from pathlib import Path
 from urllib.parse import urlsplit
-from urllib.request import urlopen
+from urllib.request import Request, urlopen
 
 import pytest
+from bokeh.util.token import get_token_payload
 
 from kvsim.errors import KvsimError
 from kvsim.view.server import AppServer, is_loopback, is_own, silence_left_pages
@@ -66,6 +67,22 @@ def test_another_origin_is_refused(port: int, origin: str, path: str) -> None:
     assert asked(port, path, Origin=origin.format(port=port), **joining(port)).status == 403
 
 
+@pytest.mark.parametrize("dest", ["image", "iframe", "script", "empty"])
+def test_the_page_is_no_part_of_another(port: int, dest: str) -> None:
+    assert asked(port, "/?tab=scenario&run=1", Sec_Fetch_Dest=dest, Sec_Fetch_Site="cross-site").status == 403
+
+
+@pytest.mark.parametrize(("site", "runs"), [("cross-site", False), ("same-origin", True), ("none", True), (None, True)])
+def test_a_link_from_another_site_shows_a_scenario_and_does_not_run_it(port: int, site: str | None, runs: bool) -> None:
+    """A page of another site could have it opened; what somebody opens by hand is run."""
+    sent = {"Sec-Fetch-Site": site} if site else {}
+    request = Request(f"http://127.0.0.1:{port}/?tab=scenario&run=1", headers={"Sec-Fetch-Dest": "document", **sent})
+    with urlopen(request, timeout=10) as answer:
+        token = re.search(r'"token": ?"([^"]+)"', answer.read().decode())
+    assert token is not None
+    assert set(get_token_payload(token[1])["arguments"]) == ({"tab", "run"} if runs else {"tab"})
+
+
 def test_the_page_itself_may_join_its_session(port: int) -> None:
     assert asked(port, "/ws", Origin=f"http://127.0.0.1:{port}", **joining(port)).status == 101
 
@@ -94,6 +111,8 @@ def test_there_are_no_other_ways_in(port: int, path: str) -> None:
     [
         ("no.such.host.invalid", 0, "--host no.such.host.invalid --port 0 cannot be listened on"),
         ("127.0.0.1", 65536, "--port must be between 0 and 65,535, got 65536"),
+        (300 * "a", 0, "--host must be an address or a name, got 'aaa"),
+        ("", 0, "--host must be an address or a name, got nothing"),
         ("127.0.0.1", -1, "--port must be between 0 and 65,535, got -1"),
     ],
 )
