@@ -146,6 +146,26 @@ def drag(page: Page, name: str, share: float) -> None:
     )
 
 
+def test_a_slider_that_rushes_is_answered_where_it_comes_to_rest(browser: Browser, address: str) -> None:
+    """It says where it is when it has been answered, not at every place that it passes."""
+    with opened(browser) as tab:
+        page = visit(tab, address)
+        page.evaluate(
+            """() => {
+                const slider = document.querySelector("[data-slider=num_sequences]");
+                for (let place = 0; place <= 100; place += 1) {
+                    slider.value = place % 2 ? 9 : 3;
+                    slider.dispatchEvent(new Event("input"));
+                }
+                slider.dispatchEvent(new Event("change"));
+            }"""
+        )
+        page.wait_for_function("document.querySelector('[data-field=num_sequences]').value !== '1'")
+        comes_to(page, "sequences", f"{page.input_value('[data-field=num_sequences]')} sequences of 8,192 tokens each")
+        said = json.loads(page.evaluate("Bokeh.documents[0].get_model_by_name('calculator').said"))
+        assert said["count"] <= 4
+
+
 def sequences(asked: dict[str, str]) -> str:
     number, tokens = int(asked["sequences"]), int(asked["tokens"])
     return f"{number:,} sequences of {tokens:,} tokens each" if number > 1 else f"1 sequence of {tokens:,} tokens"

@@ -4,6 +4,7 @@
 
 (async () => {
   const WAIT_MS = 200; // until somebody who types is answered
+  const ANSWER_MS = 500; // for the answer to a place of a slider
 
   const embed = JSON.parse(document.getElementById("embed").textContent);
   await Bokeh.embed.embed_items({}, embed, "/", null);
@@ -77,16 +78,42 @@
       }
       if ("pick" in input.dataset) showAllOnFocus(input);
     }
+    // A slider passes through more places than can be answered: it says where it is when the last has been answered.
+    let sliding = null;
+    let awaited = null;
+    const answered = () => {
+      clearTimeout(awaited);
+      awaited = null;
+      const said = sliding;
+      sliding = null;
+      if (said) slide(...said);
+    };
+    const slide = (name, value) => {
+      if (awaited !== null) {
+        sliding = [name, value];
+        return;
+      }
+      awaited = setTimeout(answered, ANSWER_MS); // what changes nothing has no answer
+      say("slid", name, value);
+    };
     for (const slider of root.querySelectorAll("[data-slider]")) {
-      slider.addEventListener("input", () => say("slid", slider.dataset.slider, slider.value));
-      slider.addEventListener("change", () => say("let_go", slider.dataset.slider, ""));
+      slider.addEventListener("input", () => slide(slider.dataset.slider, slider.value));
+      slider.addEventListener("change", () => {
+        const last = sliding;
+        sliding = null;
+        if (last) say("slid", ...last);
+        say("let_go", slider.dataset.slider, "");
+      });
     }
     for (const button of root.querySelectorAll("[data-press]")) {
       button.addEventListener("click", () => say("pressed", button.dataset.press, ""));
     }
     for (const zone of root.querySelectorAll("[data-drop]")) bindDrop(zone, say);
     for (const form of root.querySelectorAll("form")) form.addEventListener("submit", (event) => event.preventDefault());
-    heard(channel, "shown", (shown) => show(root, JSON.parse(shown)));
+    heard(channel, "shown", (shown) => {
+      show(root, JSON.parse(shown));
+      answered();
+    });
   }
 
   // A list that offers only what the box holds already helps nobody: the box is empty while it is looked through.
