@@ -17,7 +17,7 @@ BYTE_UNITS = {
 }
 TIME_UNITS = {"ns": 1, "us": 10**3, "ms": 10**6, "s": 10**9, "min": 60 * 10**9, "h": 3600 * 10**9}
 
-_QUANTITY = re.compile(r"\s*(\d{1,30}(?:\.\d{1,30})?)\s*([A-Za-z]*)\s*")
+_QUANTITY = re.compile(r"\s*([0-9]{1,30}(?:\.[0-9]{1,30})?)\s*([A-Za-z]*)\s*")
 
 
 def parse_bytes(value: object) -> int:
@@ -27,7 +27,7 @@ def parse_bytes(value: object) -> int:
     """
     if isinstance(value, int) and not isinstance(value, bool):
         return value
-    if isinstance(value, str) and value.strip().isdecimal() and len(value) <= 30:
+    if isinstance(value, str) and value.isascii() and value.strip().isdecimal() and len(value) <= 30:
         return int(value)
     return _parse(value, BYTE_UNITS, "a size such as '24 GiB', '24 GB' or a whole number of bytes")
 

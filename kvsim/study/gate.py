@@ -27,7 +27,8 @@ _FIGURES = {metric.name: metric for metric in (*METRICS, *SAMPLE_METRICS)}
 _OF_SAMPLES = {metric.name for metric in SAMPLE_METRICS}
 
 _EXPRESSION = re.compile(r"\s*([^\s<>=!]+)\s*([<>=!]+)\s*(.*?)\s*", re.DOTALL)
-_QUANTITY = re.compile(r"([+-]?(?:\d{1,30}(?:\.\d{0,30})?|\.\d{1,30})(?:[eE][+-]?\d{1,2})?)\s*([A-Za-z]*|%)")
+_NUMBER = r"[+-]?(?:[0-9]{1,30}(?:\.[0-9]{0,30})?|\.[0-9]{1,30})(?:[eE][+-]?[0-9]{1,2})?"
+_QUANTITY = re.compile(rf"({_NUMBER})\s*([A-Za-z]*|%)")
 _UNITS: dict[str, tuple[Mapping[str, int | Fraction], str]] = {
     "bytes": (BYTE_UNITS, f"a number of bytes, or a size such as '4 GiB', in {', '.join(BYTE_UNITS)}"),
     "ns": (TIME_UNITS, f"a number of nanoseconds, or a time such as '200 ms', in {', '.join(TIME_UNITS)}"),
