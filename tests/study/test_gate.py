@@ -149,6 +149,7 @@ TIME = "the limit of blocked_ns must be a number of nanoseconds, or a time such 
         ("refused >", COUNT),
         ("refused > 4 GiB", COUNT),
         ("refused > preempted", COUNT),
+        ("refused > ٣", COUNT),
         ("refused > 0; print(1)", COUNT),
         ("refused > 1 > 0", COUNT),
         ("refused > 1e999", COUNT),
