@@ -2,7 +2,7 @@
 
 import sys
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 import typer
 
@@ -32,7 +32,8 @@ def compare_measured(
     offset: Annotated[
         str | None,
         typer.Option(
-            help="Where the first scrape lies in the run, such as '12 s' or '-500 ms'; best: where both differ least."
+            help="Where the first scrape lies in the run, such as '12 s' or '-500 ms'; best, if not given: where both "
+            "differ least; first: the first scrape that saw something run is the run's first request."
         ),
     ] = None,
     scrape_interval: Annotated[
@@ -61,9 +62,9 @@ def compare_measured(
     - CSV or Parquet of a scrape: a column of times, and columns named as vLLM's series or metric and value
     - vLLM's log: its periodic lines, and what it printed when it started
 
-    The clocks are set so that the first request runs at the same moment on both sides, as far as scrapes tell, unless
-    --offset says otherwise; with --offset best it may have begun to run at any moment since the scrape before, that
-    which makes both differ least. measured.json is written into the folder, or with --json printed.
+    The first scrape that saw something run says that it began since the scrape before: of the moments in between the
+    clocks are set to the one at which both sides differ least, and what the ends would give is said; --offset sets them
+    otherwise. measured.json is written into the folder, or with --json printed.
 
     For example:
 
@@ -79,7 +80,7 @@ def compare_measured(
     from kvsim.study.measured.table import measured_json, measured_page
 
     need_picture_name(plot)
-    offset_ns = None if offset in (None, "best") else _duration("--offset", offset)
+    chosen = _offset(offset)
     measured = read_measured(
         metrics,
         kind=format,
@@ -87,7 +88,7 @@ def compare_measured(
         scrape_interval_ns=_interval(scrape_interval),
         facts=_pairs("--fact", fact, tuple(name for name in CONDITIONS if name != "kv_peak")),
     )
-    comparison = compare(read_results(directory), measured, offset="best" if offset == "best" else offset_ns)
+    comparison = compare(read_results(directory), measured, offset=chosen)
     if panels_of(comparison):
         target = plot or directory / MEASURED["plot"]
         with staged_file(target) as staging:
@@ -106,6 +107,16 @@ def compare_measured(
     print_page(measured_page(comparison))
 
 
+def _offset(text: str | None) -> int | Literal["best", "first"]:
+    if text in (None, "best"):
+        return "best"
+    if text == "first":
+        return "first"
+    nanoseconds = _duration("--offset", text)
+    assert nanoseconds is not None, "there is a text"
+    return nanoseconds
+
+
 def _duration(option: str, text: str | None) -> int | None:
     """Nanoseconds, which a sign may make negative."""
     from kvsim.errors import MeasuredError
@@ -116,7 +127,7 @@ def _duration(option: str, text: str | None) -> int | None:
         return None
     bare = text.strip()
     try:
-        nanoseconds = parse_duration_ns(bare.removeprefix("-"))
+        nanoseconds = parse_duration_ns(bare.removeprefix("+" if bare.startswith("+") else "-"))
     except ValueError as error:
         raise MeasuredError(f"{option} {error}, got {shown(text)}") from None
     if nanoseconds >= 2**62:

@@ -1,19 +1,21 @@
 """kvsim compare-measured: what it prints, where, and how it ends."""
 
 import json
+import shlex
+import shutil
+import subprocess
 from pathlib import Path
 
 import pytest
 
-from tests.study.measurements import GOLDEN, LIKE_VLLM
-from tests.test_cli import kvsim, refused
+from tests.study.measurements import GOLDEN
+from tests.test_cli import command, environment, kvsim, refused
 
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     at = tmp_path_factory.mktemp("measured")
-    (at / "like_vllm.toml").write_text(LIKE_VLLM)
-    assert kvsim("run", at / "like_vllm.toml", "--out", at / "out").returncode == 0
+    assert kvsim("run", GOLDEN / "load.toml", "--out", at / "out").returncode == 0
     return at / "out"
 
 
@@ -32,6 +34,30 @@ def test_it_prints_tables_and_leaves_a_picture_and_json(folder: Path) -> None:
     assert written["missing"] == ["model_revision", "peak_memory"]
     assert [file["name"] for file in written["files"]] == ["scrapes.prom.gz", "server.log"]
     assert len(written["files"][0]["sha256"]) == 64
+
+
+def test_the_commands_beside_the_golden_files_give_what_is_said_there(tmp_path: Path) -> None:
+    shutil.copytree(GOLDEN, tmp_path / "tests" / "golden" / "vllm_metrics")
+    readme = (GOLDEN / "README.md").read_text(encoding="utf-8")
+    commands = [shlex.split(line) for line in readme.splitlines() if line.startswith("    kvsim ")]
+    assert [words[1] for words in commands] == ["run", "compare-measured"]
+    for words in commands:
+        done = subprocess.run(
+            command(*words[1:]), capture_output=True, text=True, cwd=tmp_path, env={**environment(), "COLUMNS": "80"}
+        )
+        assert done.returncode == 0, done.stderr
+    assert "Every counter is equal, and KV cache used differs by 0.73 points on average" in readme
+    told = " ".join(done.stdout.split())
+    assert told.startswith(
+        "Does the run do what vLLM did? The run follows the server closely: KV cache used differs by 0.73 points on "
+        "average (server 45.79%, run 46.52%), up to 13.59 points with the clocks set otherwise. All 6 counters are "
+        "equal. All 9 sizes agree. Against scrapes.prom.gz"
+    )
+    assert (
+        "the first scrape lies -0.16 s into the run, of -0.50 s to 0.00 s that the scrapes leave open where KV cache "
+        "used differs least; at the ends of that by 13.59 points and 9.07 points, not 0.73 points." in told
+    )
+    assert "Warning" not in told
 
 
 def test_json_is_alone_on_stdout(folder: Path, tmp_path: Path) -> None:
@@ -60,7 +86,7 @@ def test_a_log_of_the_start_alone_is_compared_without_a_picture(folder: Path, tm
 def test_a_run_takes_away_what_was_said_of_the_one_before(folder: Path) -> None:
     assert kvsim("compare-measured", folder, *METRICS).returncode == 0
     assert {"measured.json", "measured.png"} <= {path.name for path in folder.iterdir()}
-    assert kvsim("run", folder.parent / "like_vllm.toml", "--out", folder).returncode == 0
+    assert kvsim("run", GOLDEN / "load.toml", "--out", folder).returncode == 0
     assert not any(path.name.startswith("measured") for path in folder.iterdir())
 
 
