@@ -72,6 +72,35 @@ def test_json_is_alone_on_stdout(folder: Path, tmp_path: Path) -> None:
     assert plot.read_text().startswith("<?xml")
 
 
+def test_the_moment_at_which_the_run_began_sets_the_clocks(folder: Path) -> None:
+    done = kvsim("compare-measured", folder, *METRICS, "--began", "2026-11-30T00:53:20.142Z", "--json")
+    assert json.loads(done.stdout)["alignment"]["how"] == "the first scrape lies -142 ms into the run, as was said"
+    log = refused("compare-measured", folder, "--metrics", GOLDEN / "server.log", "--began", "1796000000")
+    assert log == "--began needs scrapes: a log's times have no year and no zone; use --offset"
+
+
+def test_results_of_two_comparisons_are_not_mixed(folder: Path, tmp_path: Path) -> None:
+    def left() -> list[str]:
+        return sorted(path.name for path in folder.iterdir() if path.name.startswith("measured"))
+
+    for name in ("measured.json", "measured.png"):
+        (folder / name).write_text("of another comparison")
+    assert kvsim("compare-measured", folder, *METRICS, "--json").returncode == 0
+    assert left() == ["measured.png"]
+    assert kvsim("compare-measured", folder, *METRICS, "--plot", tmp_path / "a.png").returncode == 0
+    assert left() == ["measured.json"]
+
+
+def test_a_terminal_is_not_told_what_to_do_by_a_file(folder: Path, tmp_path: Path) -> None:
+    odd = tmp_path / "a\x1b[31m.prom"
+    odd.write_text('vllm:num_requests_running{model_name="\x1b]0;title\x07"} 0\n')
+    done = kvsim("compare-measured", folder, "--metrics", odd, "--fact", "gpu=\x1b[2J")
+    assert done.returncode == 0, done.stderr
+    assert {"\x1b", "\x07"}.isdisjoint(done.stdout + done.stderr)
+    assert "a\u241b[31m.prom" in done.stdout
+    assert "\x1b" not in refused("compare-measured", folder, "--metrics", tmp_path / "none\x1b[2J")
+
+
 def test_a_log_of_the_start_alone_is_compared_without_a_picture(folder: Path, tmp_path: Path) -> None:
     log = tmp_path / "start.log"
     log.write_text("".join((GOLDEN / "server.log").read_text().splitlines(keepends=True)[:2]))
@@ -98,6 +127,8 @@ def test_a_run_takes_away_what_was_said_of_the_one_before(folder: Path) -> None:
             ("--offset", "3 h"),
             "no scrape lies in the run: it lasts from 0 s to 21.515 s, the scrapes from 10,800.000 s",
         ),
+        (("--began", "noon"), "--began must be a time as date -Is writes it, or unix time, got 'noon'"),
+        (("--began", "1796000000", "--offset", "1 s"), "--began and --offset say the same in two ways"),
         (("--scrape-interval", "-1 s"), "--scrape-interval must be more than 0 and at most a day, got '-1 s'"),
         (("--format", "xml"), "--format must be one of prometheus, api, csv, parquet, log, got 'xml'"),
         (("--label", "engine"), "--label must be NAME=VALUE, each name once, got 'engine'"),

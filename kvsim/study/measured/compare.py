@@ -27,6 +27,9 @@ from kvsim.study.measured.series import (
 from kvsim.study.measured.sizes import Conditions, conditions
 from kvsim.units import format_duration
 
+_FEW = 5
+"""Scrapes in the run below which a comparison says little, where there are more."""
+
 _OF_PREFIX_CACHE = ("queried_tokens", "hit_tokens")
 
 
@@ -115,7 +118,7 @@ def compare_measured(
         counted=counted,
         hit_share=hit_share,
         conditions=found,
-        warnings=(*found.warnings, *load),
+        warnings=(*found.warnings, *load, *_on_overlap(measured, alignment)),
         load_differs=bool(load),
         notes=(*notes, *measured.notes),
     )
@@ -169,6 +172,13 @@ def _on_time(measured: Measured, run: Simulated, alignment: Alignment | None) ->
             f"Left out: {format_duration(alignment.run_not_covered_ns)} of the run ({part:.1%}) that no scrape covers."
         )
     return notes
+
+
+def _on_overlap(measured: Measured, alignment: Alignment | None) -> list[str]:
+    if alignment is None or alignment.num_moments >= min(_FEW, measured.num_moments):
+        return []
+    count = "one alone lies" if alignment.num_moments == 1 else f"{alignment.num_moments} alone lie"
+    return [f"Of {measured.num_moments:,} scrapes {count} in the run: that says little. --offset sets the clocks."]
 
 
 def _on_gaps(alignment: Alignment | None, levels: Mapping[str, LevelError]) -> list[str]:

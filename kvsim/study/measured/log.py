@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 from attrs import Factory, define
 
-from kvsim.study.measured.text import MetricsFile, parse_time_ns
+from kvsim.study.measured.text import LARGEST, MetricsFile, parse_time_ns
 
 _COLOURS = re.compile(r"\x1b\[[0-9;]*m")
 _OWN_TIME = re.compile(
@@ -18,9 +18,9 @@ _OWN_TIME = re.compile(
 )
 _ANY_TIME = re.compile(r"(\d{4}-\d\d-\d\d[ T]\d\d:\d\d:\d\d(?:[.,]\d{1,9})?)")
 _PERIODIC = re.compile(
-    r"(?:Engine (\d+): |(\d+ Engines Aggregated): )?Avg prompt throughput: [\d.]+ tokens/s, (.*\bRunning: .*)"
+    r"(?:Engine (\d{1,6}): |(\d{1,6} Engines Aggregated): )?Avg prompt throughput: [\d.]+ tokens/s, (.*\bRunning: .*)"
 )
-_USAGE = re.compile(r"(\w+) KV cache usage: (\d+(?:\.\d+)?)%")
+_USAGE = re.compile(r"\b(\w{1,16}) KV cache usage: (\d+(?:\.\d+)?)%")
 _COUNT = re.compile(r"(Running|Waiting|Pending|Preemptions): (\d+)")
 _HIT_RATE = re.compile(r"(?<!External )Prefix cache hit rate: (\d+(?:\.\d+)?)%")
 _CONFIG = re.compile(r"Initializing (?:a V[01]|an) LLM engine \(v?([^)\s]+)\) with config: (.*)")
@@ -38,7 +38,23 @@ class Said(NamedTuple):
 
 
 def _whole(text: str) -> int:
-    return int(text.replace(",", ""))
+    return int(_bounded(int(text.replace(",", ""))))
+
+
+def _part(text: str) -> float:
+    return _bounded(float(text))
+
+
+def _bounded(number: float) -> float:
+    if number > LARGEST:
+        raise ValueError("too large a number")
+    return number
+
+
+def _decimal(text: str) -> str:
+    """As it was printed, for its digits count."""
+    _part(text)
+    return text.rstrip(".")
 
 
 def _word(text: str) -> str:
@@ -46,16 +62,16 @@ def _word(text: str) -> str:
 
 
 SAID: tuple[Said, ...] = (
-    Said("kv_cache_tokens", re.compile(r"\w+ KV cache size: ([\d,]+) tokens"), _whole),
+    Said("kv_cache_tokens", re.compile(r"\b\w{1,16} KV cache size: ([\d,]+) tokens"), _whole),
     Said("max_model_len", re.compile(r"Maximum concurrency for ([\d,]+) tokens per request"), _whole),
-    Said("max_concurrency", re.compile(r"Maximum concurrency for [\d,]+ tokens per request: ([\d.]+)x"), float),
+    Said("max_concurrency", re.compile(r"Maximum concurrency for [\d,]+ tokens per request: ([\d.]+)x"), _part),
     Said("num_blocks", re.compile(r"# \w+ blocks: ([\d,]+), # CPU blocks"), _whole),
     Said("num_blocks", re.compile(r"after num_gpu_blocks is: (\d+)"), _whole),
-    Said("available_gib", re.compile(r"Available KV cache memory: ([\d.]+) GiB"), _word),
+    Said("available_gib", re.compile(r"Available KV cache memory: ([\d.]+) GiB"), _decimal),
     Said("max_num_batched_tokens", re.compile(r"hunked prefill is enabled with max_num_batched_tokens=(\d+)"), _whole),
     Said("max_num_seqs", re.compile(r"non-default args: .*'max_num_seqs': (\d+)"), _whole),
     Said("block_size", re.compile(r"non-default args: .*'block_size': (\d+)"), _whole),
-    Said("gpu_memory_utilization", re.compile(r"non-default args: .*'gpu_memory_utilization': ([\d.]+)"), float),
+    Said("gpu_memory_utilization", re.compile(r"non-default args: .*'gpu_memory_utilization': ([\d.]+)"), _part),
     Said("engine_version", re.compile(r"vLLM API server version (\S+)"), _word),
 )
 """Lines of vLLM V0 and V1, as its `kv_cache_utils.py`, `gpu_worker.py`, `scheduler.py` and `loggers.py` write them."""
@@ -131,34 +147,45 @@ def _states(line: str) -> bool:
 
 def read_log(file: MetricsFile, into: Logged) -> None:
     """Lines of any other kind are passed over; those of several files are read in their order."""
+    bad = 0
     for raw in file.lines():
         line = _COLOURS.sub("", raw) if "\x1b" in raw else raw
-        periodic = _PERIODIC.search(line)
-        if periodic is not None:
-            _add_periodic(line, periodic, into)
+        try:
+            _read_line(line, into)
+        except (ValueError, OverflowError):  # a number that is none, or has hundreds of digits
+            bad += 1
             continue
-        config = _CONFIG.search(line)
-        if config is not None:
-            _add_config(config[1], config[2], into)
-            continue
-        for said in SAID:
-            match = said.pattern.search(line)
-            if match is not None:
-                into.state(said.name, said.read(match[1]))
         if "tokens, Maximum concurrency for" in line:
             into.has_newer_size_line = True
+    if bad:
+        into.notes.append(f"{file.path.name}: {bad:,} lines have numbers that cannot be read; passed over.")
+
+
+def _read_line(line: str, into: Logged) -> None:
+    periodic = _PERIODIC.search(line)
+    if periodic is not None:
+        _add_periodic(line, periodic, into)
+        return
+    config = _CONFIG.search(line)
+    if config is not None:
+        _add_config(config[1], config[2], into)
+        return
+    for said in SAID:
+        match = said.pattern.search(line)
+        if match is not None:
+            into.state(said.name, said.read(match[1]))
 
 
 def _add_periodic(line: str, match: re.Match[str], into: Logged) -> None:
     """Shares are printed to 0.1 %; preemptions are those since the line before."""
     engine = match[2] or str(int(match[1] or 0))
+    counts = {name: _whole(number) for name, number in _COUNT.findall(match[3])}
+    usages = {name: _part(number) for name, number in _USAGE.findall(match[3])}
     time_ns = into.time_ns(line)
     if time_ns is None:
         time_ns = into.num_untimed * (into.interval_ns or 1)
         into.num_untimed += 1
     into.num_lines += 1
-    counts = {name: int(number) for name, number in _COUNT.findall(match[3])}
-    usages = dict(_USAGE.findall(match[3]))
     said: dict[str, float] = {}
     if "Running" in counts:
         said["running"] = counts["Running"]
@@ -167,10 +194,10 @@ def _add_periodic(line: str, match: re.Match[str], into: Logged) -> None:
     into.is_v0 = into.is_v0 or "Pending" in counts
     if usages:
         # V0 names the host's cache beside that of the device; V1 one device, whatever it is.
-        said["kv_usage"] = float(usages.get("GPU", next(iter(usages.values())))) / 100
+        said["kv_usage"] = usages.get("GPU", next(iter(usages.values()))) / 100
     hit_rate = _HIT_RATE.search(match[3])
     if hit_rate is not None:
-        said["recent_hit_share"] = float(hit_rate[1]) / 100
+        said["recent_hit_share"] = _part(hit_rate[1]) / 100
     into.preempted[engine] = into.preempted.get(engine, 0) + counts.get("Preemptions", 0)
     said["preemptions"] = into.preempted[engine]
     for name, value in said.items():
@@ -191,4 +218,4 @@ def _add_config(version: str, config: str, into: Logged) -> None:
         is_count = name in ("max_model_len", "tensor_parallel", "pipeline_parallel")
         if is_count and not value.isdecimal():
             continue
-        into.state(name, int(value) if is_count else value)
+        into.state(name, _whole(value) if is_count else value)

@@ -153,7 +153,7 @@ def bare_model_name(name: str) -> tuple[str, ...]:
 
 def _number(value: Size | None) -> Size | None:
     """What was given on the command line is text."""
-    if isinstance(value, str) and value.replace(",", "").isdecimal():
+    if isinstance(value, str) and len(value) <= 20 and value.replace(",", "").isdecimal():
         return int(value.replace(",", ""))
     return value
 

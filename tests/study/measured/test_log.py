@@ -1,6 +1,7 @@
 """Lines of vLLM's log, as its versions wrote them."""
 
 from pathlib import Path
+from time import perf_counter
 
 import pytest
 
@@ -197,3 +198,31 @@ def test_what_vllm_writes_is_read_whole() -> None:
         "engine": "vLLM",
     }
     assert measured.newer_sizes
+
+
+def test_a_long_word_is_read_in_no_time(tmp_path: Path) -> None:
+    words = ("A" * 60_000, "1" * 60_000, "x KV cache usage" * 3_000)
+    began = perf_counter()
+    measured = read(tmp_path, "\n".join((V1, *words, "B" * 2_000_000)))
+    assert perf_counter() - began < 5
+    assert values(measured)["running"] == [4]
+    assert "server.log: 1 lines of over 65,536 bytes were passed over." in measured.notes
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "INFO 11-29 12:00:31 GPU KV cache size: , tokens",
+        f"INFO 11-29 12:00:31 GPU KV cache size: {'9' * 5_000} tokens",
+        "INFO 11-29 12:00:31 Maximum concurrency for 8,192 tokens per request: 1.2.3x",
+        "INFO 11-29 12:00:31 non-default args: {'gpu_memory_utilization': 0.9.1}",
+        "INFO 11-29 12:00:31 Available KV cache memory: 1.2.3 GiB",
+        "INFO 11-29 12:00:31 Available KV cache memory: . GiB",
+        f"INFO 11-29 12:00:31 # GPU blocks: {'9' * 400}, # CPU blocks: 0",
+        V1.replace("Running: 4", f"Running: {'9' * 400}"),
+    ],
+)
+def test_lines_with_numbers_that_are_none_are_passed_over_and_counted(tmp_path: Path, line: str) -> None:
+    measured = read(tmp_path, f"{line}\n{V1}\n")
+    assert values(measured)["running"] == [4]
+    assert "server.log: 1 lines have numbers that cannot be read; passed over." in measured.notes
