@@ -20,10 +20,11 @@ from kvsim.cli_report import mount as mount_report
 from kvsim.cli_sweep import mount as mount_sweep
 from kvsim.cli_trace import mount as mount_trace
 from kvsim.cli_waste import mount as mount_waste
-from kvsim.console import need_picture_name, printable, progress_bar
+from kvsim.console import need_picture_name, progress_bar
 from kvsim.console import print_json as _print_json
 from kvsim.console import print_page as _print
 from kvsim.errors import InvariantError, KvsimError
+from kvsim.rules import printable
 
 app = typer.Typer(
     no_args_is_help=True,

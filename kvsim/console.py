@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from kvsim.errors import OutputError
+from kvsim.rules import printable
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -24,18 +25,8 @@ def print_page(page: "RenderableType") -> None:
     console = Console(highlight=False, markup=False)
     # Names come out of files: what would move a cursor or colour a terminal is shown instead, cell for cell.
     lines = console.render_lines(page, pad=False, new_lines=True)
-    shown = [Segment(segment.text.translate(_PICTURES), segment.style) for line in lines for segment in line]
+    shown = [Segment(printable(segment.text), segment.style) for line in lines for segment in line]
     console.print(Segments(shown), end="")
-
-
-_PICTURES = {code: 0x2400 + code for code in range(32) if code != ord("\n")} | {127: 0x2421}
-_PICTURES |= dict.fromkeys((*range(128, 160), *range(8234, 8239), *range(8294, 8298)), 65533)
-"""Signs that stand for control characters, and one for those that have none."""
-
-
-def printable(text: str) -> str:
-    """One message, without anything in it that a terminal would obey."""
-    return text.translate(_PICTURES)
 
 
 def need_picture_name(path: Path | None) -> None:
