@@ -25,7 +25,6 @@ _COUNT = re.compile(r"(Running|Waiting|Pending|Preemptions): (\d+)")
 _HIT_RATE = re.compile(r"(?<!External )Prefix cache hit rate: (\d+(?:\.\d+)?)%")
 _CONFIG = re.compile(r"Initializing (?:a V[01]|an) LLM engine \(v?([^)\s]+)\) with config: (.*)")
 
-_LEAP_YEAR = 2000
 _HALF_A_YEAR_NS = 183 * 86_400 * 10**9
 
 
@@ -100,10 +99,11 @@ class Logged:
     num_lines: int = 0
     num_untimed: int = 0
     is_v0: bool = False
+    written_ns: int = 0
+    """When the first file was written, for lines do not say the year: one that has a 29 February or not."""
     has_newer_size_line: bool = False
     """Size and concurrency in one line, as vLLM prints them since it counts tokens by the concurrency."""
-    preempted: dict[str, int] = Factory(dict)
-    _year: int = _LEAP_YEAR
+    _year: int | None = None
     _last_ns: int = 0
 
     def state(self, name: str, value: int | float | str) -> None:
@@ -117,12 +117,21 @@ class Logged:
         text = match[1].replace(",", ".").replace("T", " ")
         if text[4] == "-":
             return parse_time_ns(text)
+        if self._year is None:
+            self._year = _year_of(text, self.written_ns)
         time_ns = _in_year(self._year, text)
         if time_ns is not None and time_ns < self._last_ns - _HALF_A_YEAR_NS:
             self._year += 1
             time_ns = _in_year(self._year, text)
         self._last_ns = self._last_ns if time_ns is None else max(self._last_ns, time_ns)
         return time_ns
+
+
+def _year_of(text: str, written_ns: int) -> int:
+    """The last year in which a month and a day came before the file was written; a leap year for its own day."""
+    written = datetime.fromtimestamp(written_ns // 10**9, tz=UTC)
+    year = written.year - (text[:5] > f"{written.month:02}-{written.day:02}")
+    return year - year % 4 if text[:5] == "02-29" else year
 
 
 def _in_year(year: int, text: str) -> int | None:
@@ -147,6 +156,7 @@ def _states(line: str) -> bool:
 
 def read_log(file: MetricsFile, into: Logged) -> None:
     """Lines of any other kind are passed over; those of several files are read in their order."""
+    into.written_ns = into.written_ns or file.written_ns
     bad = 0
     for raw in file.lines():
         line = _COLOURS.sub("", raw) if "\x1b" in raw else raw
@@ -177,7 +187,7 @@ def _read_line(line: str, into: Logged) -> None:
 
 
 def _add_periodic(line: str, match: re.Match[str], into: Logged) -> None:
-    """Shares are printed to 0.1 %; preemptions are those since the line before."""
+    """Shares are printed to 0.1 %; preemptions are those since the line before, as they are kept here."""
     engine = match[2] or str(int(match[1] or 0))
     counts = {name: _whole(number) for name, number in _COUNT.findall(match[3])}
     usages = {name: _part(number) for name, number in _USAGE.findall(match[3])}
@@ -198,8 +208,7 @@ def _add_periodic(line: str, match: re.Match[str], into: Logged) -> None:
     hit_rate = _HIT_RATE.search(match[3])
     if hit_rate is not None:
         said["recent_hit_share"] = _part(hit_rate[1]) / 100
-    into.preempted[engine] = into.preempted.get(engine, 0) + counts.get("Preemptions", 0)
-    said["preemptions"] = into.preempted[engine]
+    said["preemptions"] = counts.get("Preemptions", 0)
     for name, value in said.items():
         times, values = into.samples.setdefault(engine, {}).setdefault(name, ([], []))
         times.append(time_ns)

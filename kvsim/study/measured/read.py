@@ -299,7 +299,10 @@ def _from_log(logged: Logged, chosen: Mapping[str, str], notes: list[str]) -> di
         notes.append(f"{engine}: running and waiting are sums over them and KV usage a mean; kvsim simulates one.")
     if logged.is_v0:
         notes.append("vLLM V0 counts swapped requests apart from those that wait; they are left out.")
-    series = {name: Series.of(*sampled) for name, sampled in samples.items()}
+    times, since = samples["preemptions"]
+    order = np.argsort(times, kind="stable")
+    counted = Series.of([times[at] for at in order], np.cumsum(np.array(since)[order]).tolist())
+    series = {name: Series.of(*sampled) for name, sampled in samples.items()} | {"preemptions": counted}
     if not series["preemptions"].values.any():
         del series["preemptions"]
         notes.append("The log names no preemptions, which does not say that there were none (vLLM 0.32 never does).")

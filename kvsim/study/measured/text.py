@@ -129,6 +129,10 @@ class MetricsFile:
             with gzip.open(plain) if packed else plain as file:
                 yield cast(BinaryIO, file)
 
+    @property
+    def written_ns(self) -> int:
+        return self.path.stat().st_mtime_ns
+
     def refuse(self, why: str) -> MeasuredError:
         return MeasuredError(f"{self.path}: {why}")
 

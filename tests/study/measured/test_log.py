@@ -1,8 +1,11 @@
 """Lines of vLLM's log, as its versions wrote them."""
 
+import os
+from datetime import UTC, datetime
 from pathlib import Path
 from time import perf_counter
 
+import numpy as np
 import pytest
 
 from kvsim.errors import MeasuredError
@@ -226,3 +229,22 @@ def test_lines_with_numbers_that_are_none_are_passed_over_and_counted(tmp_path: 
     measured = read(tmp_path, f"{line}\n{V1}\n")
     assert values(measured)["running"] == [4]
     assert "server.log: 1 lines have numbers that cannot be read; passed over." in measured.notes
+
+
+@pytest.mark.parametrize(("year", "days"), [(2023, 1), (2024, 2)])
+def test_the_year_that_no_line_says_is_that_of_the_file(tmp_path: Path, year: int, days: int) -> None:
+    path = tmp_path / "server.log"
+    path.write_text(V1.replace("02-25", "02-28") + "\n" + V1.replace("02-25", "03-01") + "\n")
+    written = datetime(year, 3, 2, tzinfo=UTC).timestamp()
+    os.utime(path, (written, written))
+    assert np.diff(read_measured([path]).series["running"].times).tolist() == [days * 86_400 * 10**9]
+
+
+def test_preemptions_are_added_up_in_the_order_of_time(tmp_path: Path) -> None:
+    lines = [
+        V1.replace(":56", f":{second}").replace("Waiting:", f"Preemptions: {count}, Waiting:")
+        for second, count in ((56, 1), (57, 2), (58, 4))
+    ]
+    expected = values(read(tmp_path, "\n".join(lines)))["preemptions"]
+    assert expected == [1, 3, 7]
+    assert values(read(tmp_path, "\n".join(lines[::-1])))["preemptions"] == expected
