@@ -31,14 +31,32 @@ SAID_AS = {
 def what_to_count(
     series: Mapping[str, Series], run: Simulated, alignment: Alignment | None, counters: Mapping[str, CounterError]
 ) -> Counted:
-    """In all, if totals say that the load is the same, or the server idled at both ends of scrapes of the whole run."""
+    """In all, if totals say that the load is the same, or the server idled at both ends of scrapes of the whole run.
+
+    Where it had the same load while the run lasts and more before or after, that is left out.
+    """
     if alignment is None:
         return "in_all"
     load = [counters[name] for name in _OF_LOAD if name in counters]
     if load and all(_near(each.measured_in_all, each.simulated_in_all, _SAME) for each in load):
         return "in_all"
     covered = alignment.end_ns - alignment.start_ns
-    return "in_all" if idle_at_both_ends(series) and covered >= _NEARLY_ALL * run.duration_ns else "between"
+    if idle_at_both_ends(series) and covered >= _NEARLY_ALL * run.duration_ns:
+        return "between" if _had_more(counters) else "in_all"
+    return "between"
+
+
+def _had_more(counters: Mapping[str, CounterError]) -> bool:
+    """Whether the server had the same load while the run lasts, and in all more than that."""
+    known = [
+        (each, each.measured, each.simulated)
+        for name, each in counters.items()
+        if name in _OF_LOAD and each.measured is not None and each.simulated is not None
+    ]
+    return bool(known) and all(
+        _near(measured, simulated, _SAME_BETWEEN) and each.measured_in_all >= each.simulated_in_all
+        for each, measured, simulated in known
+    )
 
 
 def idle_at_both_ends(series: Mapping[str, Series]) -> bool:
@@ -49,6 +67,8 @@ def idle_at_both_ends(series: Mapping[str, Series]) -> bool:
 def on_load(series: Mapping[str, Series], counted: Counted, counters: Mapping[str, CounterError]) -> list[str]:
     """A sentence where the load was another one."""
     load = {name: counters[name] for name in _OF_LOAD if name in counters}
+    if counted == "between" and _had_more(counters):
+        return []
     if counted == "in_all" or idle_at_both_ends(series):
         pairs = {name: (each.measured_in_all, each.simulated_in_all) for name, each in load.items()}
         different = {name: pair for name, pair in pairs.items() if not _near(*pair, _SAME)}

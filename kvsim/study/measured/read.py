@@ -113,6 +113,11 @@ def read_measured(
         records.append({**file.record(), "kind": ABOUT[found]})
         notes += file.notes
     _need_times(scrapes, logged)
+    if scrapes.num_untimed > 1:
+        notes.append(
+            f"{scrapes.num_untimed:,} scrapes without a time were taken to be --scrape-interval apart: one that is "
+            "missing, as of a failed request, moves all that follow."
+        )
     chosen = dict(labels or {})
     series, ratio_only = _scraped(scrapes, chosen, notes)
     said = _facts(scrapes, logged, chosen, notes)

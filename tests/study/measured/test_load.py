@@ -1,5 +1,7 @@
 """Whether both sides had the same load, and what of what they counted may be compared."""
 
+import numpy as np
+
 from kvsim.engine.results import Results
 from kvsim.study.measured.answer import answer
 from kvsim.study.measured.compare import MeasuredComparison, compare_measured
@@ -52,3 +54,17 @@ def test_another_load_is_said() -> None:
     assert part.warnings[0].startswith(
         "Not the same load in the time that both cover, or not the same pace: prompt tokens "
     )
+
+
+def test_what_the_server_had_after_the_run_is_left_out() -> None:
+    run = tight_courses()
+    truth = scraped(run, range(0, run.duration_ns + 9 * S, S // 4))
+    late = truth["finished"].times > run.duration_ns + 2 * S
+    more = {
+        name: Series(truth[name].times, truth[name].values * np.where(late, 3.0, 1.0))
+        for name in ("finished", "prompt_tokens", "generation_tokens")
+    }
+    found = compare_measured(tight_run(), measured_of(truth | more), offset=0)
+    assert (found.counted, found.warnings) == ("between", ())
+    assert "All 6 counters are equal." in answer(found)
+    assert "In all the sides count different spans of time" in "".join(found.notes)
