@@ -65,7 +65,7 @@ class Fit(NamedTuple):
 
 
 _LEAST = {"kv_usage": 0.005, "running": 0.5}
-"""Figures that a fit may go by, the first that is there, and the difference of their errors that is worth a word."""
+"""Figures that a fit may go by, and the difference of their errors that is worth a word."""
 
 
 @frozen(kw_only=True)
@@ -143,14 +143,14 @@ def _aligned(
 
 
 def best_fit(series: Mapping[str, Series], run: Simulated) -> Fit | None:
-    """The offset with the least mean absolute error of what is in use, else of what runs.
+    """The offset with the least mean absolute error of what is in use, or of what runs if more scrapes have that.
 
     It is looked for between the scrape that first saw anything run and the one before, or as much time as lies between
     two scrapes where there is none before. Of equal ones the first. Where the server idled again after that, as after
     a request that warms it up, a later beginning is taken if it halves the error and the scrapes cover as much of the
     run. None where nothing ever ran, or there is neither level, or no offset of these has a scrape in the run.
     """
-    name = next((name for name in _LEAST if name in series), None)
+    name = max((name for name in _LEAST if name in series), key=lambda name: len(series[name].times), default=None)
     starts = busy_starts(series)[:_MOST_STARTS]
     if name is None or not starts or run.began_ns is None:
         return None

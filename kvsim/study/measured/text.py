@@ -131,7 +131,10 @@ class MetricsFile:
 
     @property
     def written_ns(self) -> int:
-        return self.path.stat().st_mtime_ns
+        try:
+            return self.path.stat().st_mtime_ns
+        except OSError as error:
+            raise MeasuredError(f"{self.path}: cannot be read: {error.strerror or error}") from None
 
     def refuse(self, why: str) -> MeasuredError:
         return MeasuredError(f"{self.path}: {why}")
@@ -257,8 +260,8 @@ def is_exposition(head: str) -> bool:
 
 
 def read_exposition(file: MetricsFile, into: Scrapes) -> None:
-    """A new scrape begins with a comment that is a time, such as `# scraped at 2026-11-29T12:34:56Z`, with a series
-    that this scrape has had, or after `# EOF`. A time of a line's own goes before that of its scrape.
+    """A new scrape begins with a comment that is a time, such as `# scraped at 2026-11-29T12:34:56Z`, or a line that is
+    one, with a series that this scrape has had, or after `# EOF`. A line's own time goes before that of its scrape.
     """
     scrape = _Scrape(file, into)
     bad = 0

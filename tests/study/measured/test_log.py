@@ -240,6 +240,11 @@ def test_the_year_that_no_line_says_is_that_of_the_file(tmp_path: Path, year: in
     assert np.diff(read_measured([path]).series["running"].times).tolist() == [days * 86_400 * 10**9]
 
 
+def test_a_log_that_is_not_there_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(MeasuredError, match="none: cannot be read: No such file or directory"):
+        read_measured([tmp_path / "none"], kind="log")
+
+
 def test_preemptions_are_added_up_in_the_order_of_time(tmp_path: Path) -> None:
     lines = [
         V1.replace(":56", f":{second}").replace("Waiting:", f"Preemptions: {count}, Waiting:")
