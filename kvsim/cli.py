@@ -20,10 +20,11 @@ from kvsim.cli_report import mount as mount_report
 from kvsim.cli_sweep import mount as mount_sweep
 from kvsim.cli_trace import mount as mount_trace
 from kvsim.cli_waste import mount as mount_waste
-from kvsim.console import harmless, need_picture_name, progress_bar
+from kvsim.console import need_picture_name, progress_bar
 from kvsim.console import print_json as _print_json
 from kvsim.console import print_page as _print
 from kvsim.errors import InvariantError, KvsimError
+from kvsim.rules import printable
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -54,11 +55,8 @@ def main() -> None:
             stream.reconfigure(errors="backslashreplace")
     try:
         app(prog_name="kvsim")
-    except KvsimError as error:
-        print(harmless(f"error: {error}"), file=sys.stderr)
-        sys.exit(2)
-    except OSError as error:
-        print(harmless(f"error: {error}"), file=sys.stderr)
+    except (KvsimError, OSError) as error:
+        print(f"error: {printable(str(error))}", file=sys.stderr)
         sys.exit(2)
     except InvariantError as error:
         print(f"defect: {error}", file=sys.stderr)

@@ -2,12 +2,15 @@
 
 import sys
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
 from kvsim.cli_options import JsonOption
 from kvsim.console import need_picture_name, print_json, print_page
+
+if TYPE_CHECKING:
+    from kvsim.study.measured.read import Measured
 
 
 def mount(app: typer.Typer) -> None:
@@ -32,7 +35,15 @@ def compare_measured(
     offset: Annotated[
         str | None,
         typer.Option(
-            help="Where the first scrape lies in the run, such as '12 s' or '-500 ms'; best: where both differ least."
+            help="Where the first scrape lies in the run, such as '12 s' or '-500 ms'; best, if not given: where both "
+            "differ least; first: the first scrape that saw something run is the run's first request."
+        ),
+    ] = None,
+    began: Annotated[
+        str | None,
+        typer.Option(
+            help="When the run's time 0 was on the server's clock, such as 2026-11-30T00:53:20Z or unix seconds; "
+            "instead of --offset."
         ),
     ] = None,
     scrape_interval: Annotated[
@@ -61,9 +72,9 @@ def compare_measured(
     - CSV or Parquet of a scrape: a column of times, and columns named as vLLM's series or metric and value
     - vLLM's log: its periodic lines, and what it printed when it started
 
-    The clocks are set so that the first request runs at the same moment on both sides, as far as scrapes tell, unless
-    --offset says otherwise; with --offset best it may have begun to run at any moment since the scrape before, that
-    which makes both differ least. measured.json is written into the folder, or with --json printed.
+    The first scrape that saw something run says that it began since the scrape before: of the moments in between the
+    clocks are set to the one at which both sides differ least, and what the ends would give is said; --offset sets them
+    otherwise. measured.json is written into the folder, or with --json printed.
 
     For example:
 
@@ -71,6 +82,9 @@ def compare_measured(
     - `kvsim compare-measured out/quick_start --metrics range.json --label engine=0 --fact gpu="H100 80GB"`
     - `kvsim compare-measured out/quick_start --metrics scrape.csv --offset "12 s" --json`
     """
+    from contextlib import ExitStack
+    from json import dumps
+
     from kvsim.study.files import MEASURED, read_results, staged_file
     from kvsim.study.measured.compare import compare_measured as compare
     from kvsim.study.measured.plot import panels_of, save_measured_plot
@@ -79,7 +93,7 @@ def compare_measured(
     from kvsim.study.measured.table import measured_json, measured_page
 
     need_picture_name(plot)
-    offset_ns = None if offset in (None, "best") else _duration("--offset", offset)
+    chosen = _offset(offset)
     measured = read_measured(
         metrics,
         kind=format,
@@ -87,23 +101,58 @@ def compare_measured(
         scrape_interval_ns=_interval(scrape_interval),
         facts=_pairs("--fact", fact, tuple(name for name in CONDITIONS if name != "kv_peak")),
     )
-    comparison = compare(read_results(directory), measured, offset="best" if offset == "best" else offset_ns)
-    if panels_of(comparison):
-        target = plot or directory / MEASURED["plot"]
-        with staged_file(target) as staging:
-            save_measured_plot(comparison, staging)
-        print(f"wrote {target}", file=sys.stderr)
+    if began is not None:
+        chosen = _since(began, offset, measured)
+    comparison = compare(read_results(directory), measured, offset=chosen)
+    found = measured_json(comparison)
+    picture = (plot or directory / MEASURED["plot"]) if panels_of(comparison) else None
+    text = None if json else directory / MEASURED["json"]
+    written = [path for path in (picture, text) if path is not None]
+    with ExitStack() as stack:  # all of it is there before any of it appears
+        for path in written:
+            staging = stack.enter_context(staged_file(path))
+            if path == picture:
+                save_measured_plot(comparison, staging)
+            else:
+                told = dumps(found, indent=2, ensure_ascii=False, allow_nan=False)
+                staging.write_text(told + "\n", encoding="utf-8")
+    ours = [directory / name for name in MEASURED.values()]
+    if any(path in ours for path in written):
+        for path in ours:  # of another comparison
+            if path not in written:
+                path.unlink(missing_ok=True)
+    for path in written:
+        print(f"wrote {path}", file=sys.stderr)
     if json:
-        print_json(measured_json(comparison))
-        return
-    from json import dumps
+        print_json(found)
+    else:
+        print_page(measured_page(comparison))
 
-    target = directory / MEASURED["json"]
-    with staged_file(target) as staging:
-        text = dumps(measured_json(comparison), indent=2, ensure_ascii=False, allow_nan=False)
-        staging.write_text(text + "\n", encoding="utf-8")
-    print(f"wrote {target}", file=sys.stderr)
-    print_page(measured_page(comparison))
+
+def _offset(text: str | None) -> int | Literal["best", "first"]:
+    if text in (None, "best"):
+        return "best"
+    if text == "first":
+        return "first"
+    nanoseconds = _duration("--offset", text)
+    assert nanoseconds is not None, "there is a text"
+    return nanoseconds
+
+
+def _since(began: str, offset: str | None, measured: "Measured") -> int:
+    """Where the first scrape lies in a run that began then."""
+    from kvsim.errors import MeasuredError
+    from kvsim.rules import shown
+    from kvsim.study.measured.text import parse_time_ns
+
+    if offset is not None:
+        raise MeasuredError("--began and --offset say the same in two ways: give one of them")
+    began_ns = parse_time_ns(began)
+    if began_ns is None:
+        raise MeasuredError(f"--began must be a time as date -Is writes it, or unix time, got {shown(began)}")
+    if measured.source == "log":
+        raise MeasuredError("--began needs scrapes: a log's times have no year and no zone; use --offset")
+    return min((int(each.times[0]) for each in measured.series.values()), default=began_ns) - began_ns
 
 
 def _duration(option: str, text: str | None) -> int | None:
@@ -116,7 +165,7 @@ def _duration(option: str, text: str | None) -> int | None:
         return None
     bare = text.strip()
     try:
-        nanoseconds = parse_duration_ns(bare.removeprefix("-"))
+        nanoseconds = parse_duration_ns(bare.removeprefix("+" if bare.startswith("+") else "-"))
     except ValueError as error:
         raise MeasuredError(f"{option} {error}, got {shown(text)}") from None
     if nanoseconds >= 2**62:

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from kvsim.errors import OutputError
+from kvsim.rules import printable
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -17,26 +18,15 @@ def print_json(value: object) -> None:
     print(dumps(value, indent=2, ensure_ascii=False, allow_nan=False))
 
 
-_CONTROLS = {code: 0x2400 + code for code in range(32)} | {0x7F: 0x2421} | dict.fromkeys(range(0x80, 0xA0), 0xFFFD)
-"""Characters that terminals act upon, as signs that show them."""
-
-
-def harmless(text: str) -> str:
-    """The text without what would have a terminal do something, but for new lines; names from files may have it."""
-    return text.translate({code: sign for code, sign in _CONTROLS.items() if code != 0x0A})
-
-
 def print_page(page: "RenderableType") -> None:
-    """For people, on stdout; control characters in it are shown and not obeyed."""
-    from rich.console import Console, ConsoleOptions, RenderResult
-    from rich.segment import Segment
+    from rich.console import Console
+    from rich.segment import Segment, Segments
 
-    class Harmless:
-        def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-            for segment in console.render(page, options):
-                yield segment if segment.control else Segment(harmless(segment.text), segment.style)
-
-    Console(highlight=False, markup=False).print(Harmless())
+    console = Console(highlight=False, markup=False)
+    # Names come out of files: what would move a cursor or colour a terminal is shown instead, cell for cell.
+    lines = console.render_lines(page, pad=False, new_lines=True)
+    shown = [Segment(printable(segment.text), segment.style) for line in lines for segment in line]
+    console.print(Segments(shown), end="")
 
 
 def need_picture_name(path: Path | None) -> None:

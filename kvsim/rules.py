@@ -28,6 +28,16 @@ def shown(value: object) -> str:
     return text if len(text) <= _SHOWN else f"{text[:_SHOWN]}..."
 
 
+_PICTURES = {code: 0x2400 + code for code in range(32) if code != ord("\n")} | {127: 0x2421}
+_PICTURES |= dict.fromkeys((*range(128, 160), *range(0x202A, 0x202F), *range(0x2066, 0x206A)), 0xFFFD)
+"""Signs that stand for control characters, and one for those that have none and those that turn a line round."""
+
+
+def printable(text: str) -> str:
+    """Lines of text without anything in them that a terminal would obey, of the same length."""
+    return text.translate(_PICTURES)
+
+
 def _written(attribute: "Attribute[Any]", value: Any) -> str:
     """A bound of a field, or a value, with the unit that it has."""
     if attribute.metadata.get("unit") == "ns" and type(value) is int:

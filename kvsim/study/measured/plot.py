@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
+from kvsim.rules import printable
 from kvsim.study.colours import COLOURS
 from kvsim.study.measured.compare import MeasuredComparison
 from kvsim.study.measured.series import Course, Series, Times, Values
@@ -16,10 +17,16 @@ from kvsim.units import TIME_UNITS
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
+    from matplotlib.patches import Patch
 
 _MEASURED = "#333333"
 _MOST_DRAWN = 4_000
 """Points of the run's line; beyond it a point stands for the mean of the time until the next."""
+
+_MOST_DOTS = 300
+"""Scrapes that are drawn as rings on a broken line; more would run into one."""
+
+_NO_ONE_COLOUR = "#9a9a9a"
 
 
 class Panel(NamedTuple):
@@ -56,7 +63,9 @@ def panels_of(comparison: MeasuredComparison) -> tuple[Panel, ...]:
 
 
 def plot_panel(comparison: MeasuredComparison, panel: Panel, *, ax: "Axes | None" = None) -> "Axes":
-    """One figure of the run as a line, and the server's scrapes as dots on a dark one."""
+    """One figure of the run as a coloured line above a filled area, and the server's scrapes as rings on a dark, broken
+    line, which is level until the next scrape. So they are told apart without colours.
+    """
     if ax is None:
         from matplotlib.figure import Figure
 
@@ -66,17 +75,32 @@ def plot_panel(comparison: MeasuredComparison, panel: Panel, *, ax: "Axes | None
     times, values = _thinned(course, comparison.run.duration_ns)
     colour = _COLOURS[panel.colour]
     ax.step(times / scale, panel.scale * values, where="post", color=colour, linewidth=1.3, label="run")
-    dots = "." if len(series.times) <= 400 else None
-    ax.plot(
+    end = comparison.run.duration_ns / scale
+    ax.fill_between(
+        np.append(times / scale, end),
+        panel.scale * np.append(values, values[-1:]),
+        step="post",
+        color=colour,
+        alpha=0.25,
+        linewidth=0,
+    )
+    ax.step(
         series.times / scale,
         panel.scale * series.values,
+        where="post",
         color=_MEASURED,
-        linewidth=1.0,
-        linestyle=(0, (4, 1.5)),
-        marker=dots,
-        markersize=4,
+        linewidth=0.9,
+        linestyle=(0, (4, 1.5)) if len(series.times) <= _MOST_DOTS else "-",
+        marker="o" if len(series.times) <= _MOST_DOTS else None,
+        markersize=3.5,
+        markerfacecolor="white",
+        markeredgewidth=0.9,
         label="server",
     )
+    if "requests" in panel.label or "in all" in panel.label:
+        from matplotlib.ticker import MaxNLocator
+
+        ax.yaxis.set_major_locator(MaxNLocator(nbins=5, integer=True))
     ax.set(ylabel=panel.label, xlabel=f"time of the run ({unit})")
     ax.set_ylim(bottom=0)
     ax.grid(axis="y", alpha=0.25)
@@ -113,11 +137,30 @@ def _draw_all(comparison: MeasuredComparison, panels: tuple[Panel, ...], figure:
         ax.set_xlim(left / scale, right / scale)
     handles, labels = axes[0].get_legend_handles_labels()
     kept = dict(zip(labels, handles, strict=True))
+    kept["run"] = _run_of_any_colour()
     figure.legend(kept.values(), kept.keys(), loc="outside upper right", ncols=3, frameon=False)
-    question = shorten(str(comparison.results.description["question"]), 110, placeholder=" ...")
+    question = shorten(str(comparison.results.description["question"]), 100, placeholder=" ...")
     # Escaped, as what stands between two dollars would be read as a formula.
-    figure.suptitle(question.replace("$", r"\$"), fontsize=15, x=0.01, horizontalalignment="left")
+    title = printable(f"{question}\n{_below(comparison)}").replace("$", r"\$")
+    figure.suptitle(title, fontsize=13, x=0.01, horizontalalignment="left")
     figure.align_ylabels()
+
+
+def _run_of_any_colour() -> "Patch":
+    from matplotlib.colors import to_rgba
+    from matplotlib.patches import Patch
+
+    return Patch(facecolor=to_rgba(_NO_ONE_COLOUR, 0.4), edgecolor=_NO_ONE_COLOUR, linewidth=1.3)
+
+
+def _below(comparison: MeasuredComparison) -> str:
+    """What was compared, and where the first scrape was put."""
+    alignment = comparison.alignment
+    assert alignment is not None, "there are panels"
+    files = shorten(", ".join(str(file["name"]) for file in comparison.measured.files), 70, placeholder=" ...")
+    first_ns = min(int(each.times[0]) for each in comparison.series.values())
+    how = ", the best fit" if alignment.fit is not None else ""
+    return f"{files}: first scrape at {first_ns / 1e9:,.2f} s{how}"
 
 
 def _bound(comparison: MeasuredComparison, which: Callable[[list[int]], int]) -> int:

@@ -12,7 +12,7 @@ from kvsim.rules import shown
 from kvsim.study.measured.log import Logged, is_log, read_log
 from kvsim.study.measured.rows import is_api, is_csv, read_api, read_csv, read_parquet
 from kvsim.study.measured.series import COUNTERS, Series
-from kvsim.study.measured.text import NAMES, Labels, MetricsFile, Scrapes, is_exposition, read_exposition
+from kvsim.study.measured.text import LARGEST, NAMES, Labels, MetricsFile, Scrapes, is_exposition, read_exposition
 from kvsim.workload.traces.parquet import is_parquet
 
 Kind = Literal["prometheus", "api", "csv", "parquet", "log"]
@@ -113,6 +113,11 @@ def read_measured(
         records.append({**file.record(), "kind": ABOUT[found]})
         notes += file.notes
     _need_times(scrapes, logged)
+    if scrapes.num_untimed > 1:
+        notes.append(
+            f"{scrapes.num_untimed:,} scrapes without a time were taken to be --scrape-interval apart: one that is "
+            "missing, as of a failed request, moves all that follow."
+        )
     chosen = dict(labels or {})
     series, ratio_only = _scraped(scrapes, chosen, notes)
     said = _facts(scrapes, logged, chosen, notes)
@@ -148,7 +153,7 @@ def _recognise(file: MetricsFile) -> str:
         return "log"
     if is_csv(head):
         return "csv"
-    what = "is empty" if not head.strip() else f"is not recognised: it begins {shown(head[:60])}"
+    what = "is empty" if not head.strip() else f"is not recognised: it begins {shown(head[:60].rstrip())}"
     raise file.refuse(f"{what}; --format says what it is: {', '.join(KINDS)}")
 
 
@@ -185,7 +190,7 @@ def _scraped(scrapes: Scrapes, chosen: Mapping[str, str], notes: list[str]) -> t
         if name not in by_name or figure in series:
             continue
         _need_one(name, [labels for labels, _sampled in by_name[name]])
-        made = _joined(by_name[name], figure, notes)
+        made = _joined(by_name[name], figure, scrapes, notes)
         if made is not None:
             series[figure], taken[figure] = made, name
     _need_shares(series)
@@ -224,8 +229,13 @@ def _varying(kinds: Iterable[Labels]) -> str:
     return "; ".join(told) or f"{count} without labels"
 
 
-def _joined(parts: list[tuple[Labels, tuple[list[int], list[float]]]], figure: str, notes: list[str]) -> Series | None:
+def _joined(
+    parts: list[tuple[Labels, tuple[list[int], list[float]]]], figure: str, scrapes: Scrapes, notes: list[str]
+) -> Series | None:
     """One series, of requests that were answered over all reasons; None where no value is a number."""
+    if scrapes.has_tables:
+        for _labels, (times, values) in parts:
+            _need_one_value(figure, times, values)
     if figure == "finished":
         parts = [part for part in parts if dict(part[0]).get(_SUMMED) not in _NO_ANSWER]
     several = [Series.of(times, values) for _labels, (times, values) in parts]
@@ -235,12 +245,25 @@ def _joined(parts: list[tuple[Labels, tuple[list[int], list[float]]]], figure: s
         return None
     if len(several) == 1:
         return several[0]
+    # Each for itself past restarts, as one that is missing for a while after it would count as begun anew otherwise.
+    several = [Series(each.times, each.values[0] + each.grown().values) for each in several]
     moments = np.unique(np.concatenate([each.times for each in several]))
     total = np.zeros(len(moments))
     for each in several:
         held = np.searchsorted(each.times, moments, side="right")
         total += np.concatenate([[0.0], each.values])[held]
     return Series(moments, total)
+
+
+def _need_one_value(figure: str, times: list[int], values: list[float]) -> None:
+    """Raises MeasuredError where a table has two values of one moment, as of two series that are not told apart."""
+    said: dict[int, float] = {}
+    for time_ns, value in zip(times, values, strict=True):
+        if said.setdefault(time_ns, value) != value and value == value:
+            raise MeasuredError(
+                f"{figure} is both {said[time_ns]:g} and {value:g} at one moment: are these several series that no "
+                "column tells apart?"
+            )
 
 
 def _note_odd(
@@ -254,17 +277,19 @@ def _note_odd(
     if finite > left:
         notes.append(f"{figure}: {finite - left:,} values have the moment of another; the one written last counts.")
     if any((np.diff(np.array(times, dtype=np.int64)) < 0).any() for _labels, (times, _values) in parts):
-        notes.append(f"{figure}: times are not in order, and were sorted.")
+        said = "Times are not in order in some series, and were sorted."
+        notes += [] if said in notes else [said]
 
 
 def _need_shares(series: Mapping[str, Series]) -> None:
     usage = series.get("kv_usage")
-    if usage is not None and not ((usage.values >= 0) & (usage.values <= 1 + 1e-9)).all():
-        worst = float(usage.values[np.argmax(np.abs(usage.values))])
+    if usage is not None and not (good := (usage.values >= 0) & (usage.values <= 1 + 1e-9)).all():
+        worst = float(usage.values[~good][0])
+        hint = ": per cent?" if worst > 1 else ""
         raise MeasuredError(
-            f"kv_cache_usage_perc must be a share between 0 and 1, as vLLM exports it, got {worst:,.6g}: per cent?"
+            f"kv_cache_usage_perc must be a share between 0 and 1, as vLLM exports it, got {worst:,.6g}{hint}"
         )
-    for name in (figure.name for figure in COUNTERS):
+    for name in ("running", "waiting", *(figure.name for figure in COUNTERS)):
         if name in series and (series[name].values < 0).any():
             raise MeasuredError(f"{name} must be a count of 0 or more, got {float(series[name].values.min()):,.6g}")
 
@@ -279,7 +304,10 @@ def _from_log(logged: Logged, chosen: Mapping[str, str], notes: list[str]) -> di
         notes.append(f"{engine}: running and waiting are sums over them and KV usage a mean; kvsim simulates one.")
     if logged.is_v0:
         notes.append("vLLM V0 counts swapped requests apart from those that wait; they are left out.")
-    series = {name: Series.of(*sampled) for name, sampled in samples.items()}
+    times, since = samples["preemptions"]
+    order = np.argsort(times, kind="stable")
+    counted = Series.of([times[at] for at in order], np.cumsum(np.array(since)[order]).tolist())
+    series = {name: Series.of(*sampled) for name, sampled in samples.items()} | {"preemptions": counted}
     if not series["preemptions"].values.any():
         del series["preemptions"]
         notes.append("The log names no preemptions, which does not say that there were none (vLLM 0.32 never does).")
@@ -321,5 +349,7 @@ def _config_value(name: str, text: Any) -> int | float | str | None:
     try:
         number = float(text)
     except ValueError:
+        return None
+    if not 0 <= number <= LARGEST:
         return None
     return number if name in _FRACTIONS or number != int(number) else int(number)

@@ -15,6 +15,7 @@ from kvsim.study.measured.text import (
     figure_name,
     is_config,
     number_of,
+    parse_labels,
     parse_time_ns,
     split_series,
 )
@@ -25,23 +26,28 @@ _TIME = re.compile(
     re.IGNORECASE,
 )
 _NAME_COLUMNS = ("metric", "__name__", "name", "series")
+_NUMBERS = ("", "index", "row", "Unnamed: 0")
+"""Columns that number rows."""
 _VALUE_COLUMNS = ("value", "val")
+_LONGEST_ANSWER = 2**30
+_LONGEST_ROW = 2**20
 _LABEL_COLUMNS = ("engine", "model_name", "instance", "job", "pod", "namespace", "finished_reason")
 
 
 def is_api(head: str) -> bool:
-    return head.lstrip()[:1] in ("{", "[") and '"resultType"' in head
+    words = ('"resultType"', '"metric"', '"errorType"', '"data"')
+    return head.lstrip()[:1] in ("{", "[") and any(word in head for word in words)
 
 
 def is_csv(head: str) -> bool:
     """Whether its first line names a column of times and another one."""
-    columns = _columns(head.partition("\n")[0])
+    columns = _columns((head.partition("\n")[2] if head.startswith("sep=") else head).partition("\n")[0])
     return len(columns) > 1 and any(_TIME.fullmatch(column) for column in columns)
 
 
 def read_api(file: MetricsFile, into: Scrapes) -> None:
     """Answers of query_range or query, one or several one after another: a matrix or a vector of series."""
-    text = "\n".join(file.lines()).strip()
+    text = "\n".join(file.lines(_LONGEST_ANSWER)).strip()
     decoder = json.JSONDecoder(parse_float=Decimal)
     at = 0
     while at < len(text):
@@ -58,6 +64,9 @@ def read_api(file: MetricsFile, into: Scrapes) -> None:
 def _read_answer(file: MetricsFile, answer: Any, into: Scrapes) -> None:
     if isinstance(answer, dict) and answer.get("status") == "error":
         raise file.refuse(f"Prometheus answered with an error: {shown(answer.get('error'))}")
+    if isinstance(answer, dict) and "metric" in answer:  # its data.result alone
+        kind = "matrix" if "values" in answer else "vector"
+        answer = {"data": {"resultType": kind, "result": [answer]}}
     try:
         found = answer["data"]["result"]
         kind = answer["data"]["resultType"]
@@ -93,8 +102,10 @@ def _add_series(file: MetricsFile, labels: dict[str, str], pairs: list[Any], int
 
 def read_csv(file: MetricsFile, into: Scrapes) -> None:
     """A row a scrape with a column a series, or a row a value with columns of names and values."""
-    lines = file.lines()
+    lines = file.lines(_LONGEST_ROW)
     first = next(lines, "")
+    if first.startswith("sep="):  # as spreadsheets write before the names
+        first = next(lines, "")
     rows = csv.reader(lines, delimiter=_delimiter(first))
     columns = _columns(first)
     short = [0]
@@ -139,11 +150,18 @@ def _read_records(
     value_column = next((column for column in columns if column.lower() in _VALUE_COLUMNS), None)
     if not wide and (name_column is None or value_column is None):
         raise file.refuse(f"none of its columns is a series of vLLM's, found {shown(', '.join(columns))}")
-    label_columns = [column for column in columns if column in _LABEL_COLUMNS]
+    into.has_tables = True
+    own = (time_column, name_column, value_column)
+    # A row a value: whatever else it says tells one series from another.
+    label_columns = [
+        column
+        for column in columns
+        if (column in _LABEL_COLUMNS if wide else column not in own and column not in _NUMBERS)
+    ]
     for place, record in records:
-        labels = tuple(sorted((name, str(record[name])) for name in label_columns if record[name] not in (None, "")))
+        labels = _labels(record, label_columns)
         if wide:
-            cells = [(name, (*own, *labels), column) for column, (name, own) in wide.items()]
+            cells = [(name, (*written, *labels), column) for column, (name, written) in wide.items()]
         else:
             assert name_column is not None, "looked at above"
             assert value_column is not None, "looked at above"
@@ -159,6 +177,31 @@ def _read_records(
                 if record[column] not in (None, ""):
                     into.add(name, named, time_ns, number_of(file, place, column, record[column]))
                     into.num_timed += 1
+
+
+def _labels(record: Mapping[str, Any], columns: list[str]) -> Labels:
+    """Of these columns, one of which may hold several, as JSON or as Prometheus writes them."""
+    labels: dict[str, str] = {}
+    for column in columns:
+        value = record[column]
+        if value in (None, ""):
+            continue
+        text = str(value)
+        several = _several(text) if text.startswith("{") else None
+        labels |= {column: text} if several is None else several
+    labels.pop("__name__", None)
+    return tuple(sorted(labels.items()))
+
+
+def _several(text: str) -> dict[str, str] | None:
+    written = parse_labels(text)
+    if written:
+        return dict(written)
+    try:
+        value = json.loads(text)
+    except (ValueError, RecursionError):
+        return None
+    return {str(name): str(each) for name, each in value.items()} if isinstance(value, dict) else None
 
 
 def _wide(columns: list[str]) -> Mapping[str, tuple[str, Labels]]:

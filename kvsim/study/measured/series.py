@@ -1,8 +1,9 @@
 """A run beside what a real server measured: the series of both on one clock, and by how much they differ.
 
 A measured value stands for the moment of its scrape; what the run says then is its last row at or before that moment.
-Values of a level hold until the next scrape, and means are weighted by that time, on both sides alike, so that what
-lies between scrapes makes no difference. Counters are compared by what they grew between two moments.
+Values of a level hold until the next scrape, if none is missing in between, and means are weighted by that time, on
+both sides alike, so that what lies between scrapes makes no difference. Counters are compared by what they grew
+between two moments.
 """
 
 from collections.abc import Mapping
@@ -11,9 +12,6 @@ from typing import Literal, NamedTuple
 import numpy as np
 import numpy.typing as npt
 from attrs import frozen
-
-from kvsim.errors import MeasuredError
-from kvsim.units import exact_duration
 
 Times = npt.NDArray[np.int64]
 Values = npt.NDArray[np.float64]
@@ -112,126 +110,26 @@ class Simulated:
     @property
     def began_ns(self) -> int | None:
         """The first moment at which a request ran."""
-        return _first(self.courses["running"])
+        return first_above_zero(self.courses["running"])
 
 
-def _first(level: Series | Course) -> int | None:
+def first_above_zero(level: Series | Course) -> int | None:
     some = np.flatnonzero(level.values > 0)
     return int(level.times[some[0]]) if len(some) else None
 
 
-FIRST_RUNNING = "the first scrape that saw anything run was taken for the moment at which the run's first request ran"
-BEST_FIT = "of the moments at which that scrape may have begun to see, the one that makes the levels differ least"
-
-_TRIED = 400
-"""Offsets that a best one is chosen from."""
-
-
-@frozen(kw_only=True)
-class Alignment:
-    """Where the measured clock lies in the run: time of the run = measured time + `shift_ns`.
-
-    `start_ns` and `end_ns` bound the time of the run that both cover. `doubt_ns` is how much later than the event that
-    was aligned the scrape may have been that saw it first; None where no scrape came before it, or it does not matter.
-    """
+class Common(NamedTuple):
+    """The time that both sides cover, on the run's clock: time of the run = measured time + `shift_ns`."""
 
     shift_ns: int
-    how: str
-    doubt_ns: int | None
     start_ns: int
     end_ns: int
-    num_moments: int
-    num_before: int
-    num_after: int
-    run_not_covered_ns: int
-
-
-def align(series: Mapping[str, Series], run: Simulated, offset_ns: int | None) -> Alignment:
-    """Put the measured series on the run's clock; raises MeasuredError where no moment is covered by both.
-
-    `offset_ns` is where their first moment lies in the run. Without it, the first moment at which anything ran on one
-    side is the first on the other.
-    """
-    moments = np.unique(np.concatenate([each.times for each in series.values()]))
-    first, last = int(moments[0]), int(moments[-1])
-    doubt_ns = None
-    if offset_ns is not None:
-        shift_ns, how = offset_ns - first, f"the first scrape lies {_signed(offset_ns)} into the run, as was said"
-    else:
-        seen = _first_seen(series)
-        if seen is None or run.began_ns is None:
-            side = "on the server" if seen is None else "in the run"
-            shift_ns = -first
-            how = f"nothing ever ran {side}, so the first scrape was taken for the beginning of the run"
-        else:
-            shift_ns = run.began_ns - seen
-            how = FIRST_RUNNING
-            before = moments[moments < seen]
-            doubt_ns = int(seen - before[-1]) if len(before) else None
-    start_ns, end_ns = max(0, first + shift_ns), min(run.duration_ns, last + shift_ns)
-    shifted = moments + shift_ns
-    num_moments = int(((shifted >= start_ns) & (shifted <= end_ns)).sum())
-    if num_moments == 0:
-        raise MeasuredError(
-            f"no scrape lies in the run: it lasts from 0 s to {run.duration_ns / 1e9:,.3f} s, the scrapes from "
-            f"{(first + shift_ns) / 1e9:,.3f} s to {(last + shift_ns) / 1e9:,.3f} s of it; --offset says where the "
-            "first of them lies"
-        )
-    return Alignment(
-        shift_ns=shift_ns,
-        how=how,
-        doubt_ns=doubt_ns,
-        start_ns=start_ns,
-        end_ns=end_ns,
-        num_moments=num_moments,
-        num_before=int((shifted < start_ns).sum()),
-        num_after=int((shifted > end_ns).sum()),
-        run_not_covered_ns=start_ns + run.duration_ns - end_ns,
-    )
-
-
-def best_offset(series: Mapping[str, Series], run: Simulated) -> int | None:
-    """Where the first scrape lies in the run for the least mean absolute error of what is in use, else of what runs.
-
-    It is looked for between the scrape that first saw anything run and the one before, or as much time as lies between
-    two scrapes where there is none before. None where nothing ever ran, or there is neither level.
-    """
-    name = next((name for name in ("kv_usage", "running") if name in series), None)
-    seen = _first_seen(series)
-    if name is None or seen is None or run.began_ns is None:
-        return None
-    moments = np.unique(np.concatenate([each.times for each in series.values()]))
-    first, latest = int(moments[0]), run.began_ns - (seen - int(moments[0]))
-    gap = align(series, run, None).doubt_ns or (int(np.median(np.diff(moments))) if len(moments) > 1 else 0)
-    best: tuple[float, int] | None = None
-    for offset in sorted({latest + gap * step // _TRIED for step in range(_TRIED + 1)}):
-        tried = align(series, run, offset)
-        covered = series[name].shifted(offset - first).within(tried.start_ns, tried.end_ns)
-        if covered is None:
-            continue
-        error = level_error(covered, run.courses[name], tried.end_ns).mean_absolute_error
-        if best is None or error < best[0]:
-            best = error, offset
-    return None if best is None else best[1]
-
-
-def _first_seen(series: Mapping[str, Series]) -> int | None:
-    """When the server first did anything: by its running requests, else by what it held, else by what it counted."""
-    for name in ("running", "kv_usage", "waiting"):
-        if name in series:
-            return _first(series[name])
-    grown = [_first(each.grown()) for each in series.values()]
-    return min((at for at in grown if at is not None), default=None)
-
-
-def _signed(nanoseconds: int) -> str:
-    return f"{'-' if nanoseconds < 0 else ''}{exact_duration(abs(nanoseconds))}"
 
 
 class LevelError(NamedTuple):
     """A level on both sides at the same moments; means weighted by time, `largest_ns` on the run's clock.
 
-    Differences are measured from the run: run - server.
+    Differences are measured from the run: run - server. Of the common time `left_out_ns` had no scrape that holds.
     """
 
     num_moments: int
@@ -245,13 +143,28 @@ class LevelError(NamedTuple):
     simulated_then: float
     measured_peak: float
     simulated_peak: float
+    left_out_ns: int
 
 
-def level_error(measured: Series, course: Course, end_ns: int) -> LevelError:
-    """Of moments on the run's clock, the last of which holds until `end_ns`."""
+MOST_INTERVALS = 3
+"""A scrape holds for so many median intervals at most: beyond them scrapes are missing, and nothing is known."""
+
+
+def longest_hold_ns(measured: Series) -> int | None:
+    """How long a value holds at most; None where there are too few moments to tell what is usual."""
+    return int(MOST_INTERVALS * np.median(np.diff(measured.times))) if len(measured.times) > 3 else None
+
+
+def level_error(measured: Series, course: Course, end_ns: int, hold_ns: int | None = None) -> LevelError:
+    """Of moments on the run's clock, each of which holds until the next, the last until `end_ns`; at most `hold_ns`."""
     simulated = course.at(measured.times)
     error = simulated - measured.values
-    weights = np.diff(np.append(measured.times, end_ns)).astype(np.float64)
+    held = np.diff(np.append(measured.times, end_ns))
+    left_out = 0
+    if hold_ns is not None:
+        left_out = int(np.maximum(0, held - hold_ns).sum())
+        held = np.minimum(held, hold_ns)
+    weights = held.astype(np.float64)
     if not weights.any():
         weights = np.ones_like(weights)
     worst = int(np.argmax(np.abs(error)))
@@ -271,6 +184,7 @@ def level_error(measured: Series, course: Course, end_ns: int) -> LevelError:
         simulated_then=float(simulated[worst]),
         measured_peak=float(measured.values.max()),
         simulated_peak=float(simulated.max()),
+        left_out_ns=left_out,
     )
 
 
@@ -297,14 +211,14 @@ class CounterError(NamedTuple):
         return self.simulated_in_all - self.measured_in_all
 
 
-def counter_error(measured: Series, course: Course, alignment: Alignment | None) -> CounterError:
+def counter_error(measured: Series, course: Course, common: Common | None) -> CounterError:
     """In all: from the first scrape to the last, or since the server's start if there is but one."""
     grown = measured.grown()
     in_all = float(grown.values[-1]) if len(grown.times) > 1 else float(measured.values[0])
     simulated_in_all = float(course.values[-1]) if len(course.values) else 0.0
     covered = None
-    if alignment is not None:
-        covered = grown.shifted(alignment.shift_ns).within(alignment.start_ns, alignment.end_ns)
+    if common is not None:
+        covered = grown.shifted(common.shift_ns).within(common.start_ns, common.end_ns)
     if covered is None or len(covered.times) < 2:
         return CounterError(None, None, None, None, in_all, simulated_in_all)
     ends = course.at(covered.times[[0, -1]])

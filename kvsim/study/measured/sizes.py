@@ -1,5 +1,6 @@
 """What a server said of itself beside what was simulated: sizes to the unit, and what else a comparison rests on."""
 
+import re
 from collections.abc import Mapping
 from decimal import Decimal
 from typing import Any, NamedTuple
@@ -45,8 +46,25 @@ CONDITIONS = {
 }
 """What must be known for a comparison to mean anything, as --fact names it."""
 
-_SAME_THING = ("block_size", "num_blocks", "max_model_len", "kv_dtype", "tensor_parallel", "pipeline_parallel")
+_SAME_THING = ("model", "block_size", "num_blocks", "max_model_len", "kv_dtype", "tensor_parallel", "pipeline_parallel")
 _SAME_LIMITS = ("max_num_seqs", "max_num_batched_tokens", "prefix_caching")
+
+_NO_MATTER = (
+    "meta",
+    "hf",
+    "instruct",
+    "it",
+    "chat",
+    "base",
+    "pt",
+    "awq",
+    "gptq",
+    "bnb",
+    "quantized",
+    "dynamic",
+    "config",
+)
+_NUMBER_FORMAT = re.compile(r"(int|fp|bf|nf|nvfp|mxfp)\d+|w\d+a\d+|\d+bit|\d{4}")
 
 _DTYPES = {"bfloat16": "bf16", "float16": "fp16", "half": "fp16", "float32": "fp32", "float": "fp32"}
 _FP8 = ("fp8", "fp8_e4m3", "fp8_e5m2")
@@ -54,12 +72,16 @@ _FP8 = ("fp8", "fp8_e4m3", "fp8_e5m2")
 
 @frozen(kw_only=True)
 class Conditions:
-    """Sizes of both sides, the facts that there are by the names of CONDITIONS, and those that are missing."""
+    """Sizes of both sides, the facts that there are by the names of CONDITIONS, and those that are missing.
+
+    `different` names what makes it another model, server or limit than the run has.
+    """
 
     sizes: tuple[SizeRow, ...]
     known: Mapping[str, Fact]
     missing: tuple[str, ...]
     warnings: tuple[str, ...]
+    different: tuple[str, ...]
 
 
 def conditions(results: Results, measured: Measured) -> Conditions:
@@ -70,6 +92,7 @@ def conditions(results: Results, measured: Measured) -> Conditions:
         known=known,
         missing=tuple(name for name in CONDITIONS if name not in known),
         warnings=(*_warnings(rows), *_on_rules(results, known)),
+        different=tuple(row.name for row in rows if row.agrees is False and row.name in (*_SAME_THING, *_SAME_LIMITS)),
     )
 
 
@@ -89,6 +112,7 @@ def _sizes(results: Results, measured: Measured) -> list[SizeRow]:
     agrees = None if not isinstance(printed, int | float) else _rounds_to(concurrency, printed)
     sharing = "on" if memory.get("prefix_sharing", True) else "off"
     return [
+        _model(said("model"), model.get("config")),
         exact("block_size", "tokens", results.shape.block_size),
         exact("num_blocks", "blocks", results.shape.num_blocks),
         exact("kv_cache_tokens", "tokens", tokens),
@@ -104,9 +128,32 @@ def _sizes(results: Results, measured: Measured) -> list[SizeRow]:
     ]
 
 
+def _model(measured: Size | None, config: object) -> SizeRow:
+    """By names, which say little: it differs if what is left of them does, and a geometry that was given has none."""
+    name, other = (None if value is None else str(value) for value in (measured, config))
+    agrees = None if name is None or other is None else bare_model_name(name) == bare_model_name(other)
+    return SizeRow("model", "", name if agrees is not None else None, other, agrees)
+
+
+def bare_model_name(name: str) -> tuple[str, ...]:
+    """What tells the layers of a model, of a name in the catalogue, on the hub, or of a file.
+
+    Case, organisation, folders, signs between words, numbers of four digits (months), and words of tuning or weights
+    such as Instruct and AWQ, which leave its KV cache as it is, do not count.
+    """
+    parts = [part for part in re.split(r"[/\\]+", name.lower()) if part]
+    if len(parts) > 1 and parts[-1].endswith(".json"):
+        parts.pop()
+    hub = next((part for part in reversed(parts) if part.startswith("models--")), None)
+    last = hub.rpartition("--")[2] if hub is not None else parts[-1] if parts else ""
+    words = re.findall(r"[a-z0-9]+", last.removesuffix(".json").removesuffix(".gguf"))
+    kept = [word for word in words if word not in _NO_MATTER and not _NUMBER_FORMAT.fullmatch(word)]
+    return tuple(re.findall(r"[a-z]+|\d+", " ".join(kept)))
+
+
 def _number(value: Size | None) -> Size | None:
     """What was given on the command line is text."""
-    if isinstance(value, str) and value.replace(",", "").isdecimal():
+    if isinstance(value, str) and len(value) <= 20 and value.replace(",", "").isdecimal():
         return int(value.replace(",", ""))
     return value
 

@@ -8,29 +8,31 @@ from rich.table import Table
 from rich.text import Text
 
 from kvsim.engine.results import CLAIM
+from kvsim.study.measured.answer import (
+    MOST_CLOSELY,
+    MOST_ROUGHLY,
+    NAMES_SHOWN,
+    answer,
+    count,
+    of_figure,
+    percent,
+    points,
+    seconds,
+)
+from kvsim.study.measured.clocks import Alignment
 from kvsim.study.measured.compare import MeasuredComparison
-from kvsim.study.measured.series import COUNTERS, LEVELS, CounterError, Figure
+from kvsim.study.measured.load import comparable, in_order
+from kvsim.study.measured.series import COUNTERS, LEVELS, Figure
 from kvsim.study.measured.sizes import CONDITIONS, SizeRow
 from kvsim.study.scenario import named_overrides
 from kvsim.units import format_bytes
 
-_NAMES = {
-    "kv_usage": "KV cache used",
-    "running": "running requests",
-    "waiting": "waiting requests",
-    "recent_hit_share": "recent prefix hits",
-    "finished": "finished requests",
-    "prompt_tokens": "prompt tokens",
-    "generation_tokens": "generated tokens",
-    "queried_tokens": "tokens looked up",
-    "hit_tokens": "tokens hit",
-}
-
 MEANING = (
-    "Errors are run - server. A scrape holds until the next, and means are weighted by that time on both sides; the "
-    "run's value is that of its last row at or before the scrape. KV cache used: blocks that requests hold of those "
-    "usable, without blocks kept for hits alone, as vLLM counts. vLLM reports what is left when a step has ended, a "
-    "row what the next step holds: the two are a step apart."
+    f"Closely: KV cache used differs by at most {100 * MOST_CLOSELY:.0f} points on average; roughly: by at most "
+    f"{100 * MOST_ROUGHLY:.0f}. Errors are run - server. A scrape holds until the next, and means are weighted by that "
+    "time on both sides; the run's value, its peak too, is that at the scrapes. KV cache used: blocks that requests "
+    "hold of those usable, without blocks kept for hits alone, as vLLM counts. vLLM reports what is left when a "
+    "step has ended, a row what the next step holds: the two are a step apart."
 )
 
 
@@ -39,10 +41,12 @@ def measured_page(comparison: MeasuredComparison) -> RenderableType:
     headings = [Text(str(comparison.results.description["question"]), style="bold")]
     if overrides := named_overrides(comparison.results.description["overrides"]):
         headings.append(Text(overrides))
-    parts: list[RenderableType] = [*headings, Text(_when(comparison))]
+    parts: list[RenderableType] = [*headings, Text(" ".join(answer(comparison)), style="bold")]
+    parts += [Text(f"Warning: {warning}", style="bold yellow") for warning in comparison.warnings]
+    parts.append(Text(_when(comparison)))
     parts += [Padding(table, (1, 0, 0, 0)) for table in _tables(comparison)]
     missing = comparison.conditions.missing
-    remarks = [Text(f"Warning: {warning}", style="bold yellow") for warning in comparison.conditions.warnings]
+    remarks = []
     if missing:
         remarks.append(
             Text(f"Not known, and needed to repeat it: {', '.join(missing)} (--fact NAME=VALUE).", style="yellow")
@@ -58,9 +62,23 @@ def _when(comparison: MeasuredComparison) -> str:
     if alignment is None:
         return f"Against {files}."
     return (
-        f"Against {files}: {alignment.num_moments:,} moments from {_seconds(alignment.start_ns)} to "
-        f"{_seconds(alignment.end_ns)} of the run. Clocks: {alignment.how}."
+        f"Against {files}: {alignment.num_moments:,} moments from {seconds(alignment.start_ns)} to "
+        f"{seconds(alignment.end_ns)} of the run. Clocks: {_clocks(alignment)}."
     )
+
+
+def _clocks(alignment: Alignment) -> str:
+    fit = alignment.fit
+    if fit is None:
+        return alignment.how
+    open_ns = f"{seconds(fit.earliest_ns)} to {seconds(fit.latest_ns)}"
+    left_open = "that the scrapes leave open" if fit.bounded else "looked at, as no scrape bounds it"
+    text = f"the first scrape lies {seconds(fit.offset_ns)} into the run, of {open_ns} {left_open} where "
+    text += f"{NAMES_SHOWN[fit.figure]} differ{'s' if fit.figure == 'kv_usage' else ''} least"
+    if fit.matters:
+        ends = [of_figure(fit.figure, error) for error in (fit.earliest_error, fit.latest_error)]
+        text += f"; at the ends of that by {ends[0]} and {ends[1]}, not {of_figure(fit.figure, fit.error)}"
+    return text
 
 
 def _tables(comparison: MeasuredComparison) -> list[Table]:
@@ -84,11 +102,11 @@ def _table(*columns: str) -> Table:
 
 
 def _level_table(comparison: MeasuredComparison) -> Table:
-    table = _table("over time", "server", "run", "error", "mean abs.\nerror", "largest\nerror", "at")
+    table = _table("over time", "server", "run", "mean\nerror", "mean abs.\nerror", "largest\nerror", "at")
     for figure in LEVELS:
         if figure.name in comparison.levels:
             error = comparison.levels[figure.name]
-            value, signed = (_percent, _points) if figure.unit == "share" else (_count, _more_or_less)
+            value, signed = (percent, points) if figure.unit == "share" else (count, _more_or_less)
             table.add_row(
                 _name(figure),
                 value(error.measured_mean),
@@ -96,24 +114,11 @@ def _level_table(comparison: MeasuredComparison) -> Table:
                 signed(error.mean_error),
                 signed(error.mean_absolute_error).removeprefix("+"),
                 signed(error.largest_error),
-                _seconds(error.largest_ns) if error.largest_error else "-",
+                seconds(error.largest_ns) if error.largest_error else "-",
             )
             most = error.simulated_peak - error.measured_peak
-            table.add_row("  the most", value(error.measured_peak), value(error.simulated_peak), signed(most))
+            table.add_row("  the most seen", value(error.measured_peak), value(error.simulated_peak), signed(most))
     return table
-
-
-def _percent(share: float) -> str:
-    return f"{share:.2%}"
-
-
-def _points(share: float) -> str:
-    """Points of per cent."""
-    return f"{100 * share:+.2f} pt" if share else "0 pt"
-
-
-def _count(value: float) -> str:
-    return f"{value:,.2f}"
 
 
 def _more_or_less(value: float) -> str:
@@ -121,49 +126,50 @@ def _more_or_less(value: float) -> str:
 
 
 def _counter_table(comparison: MeasuredComparison) -> Table:
-    table = _table("counted", "server", "run", "error", "server\nin all", "run\nin all", "error\nin all")
-    for figure in COUNTERS:
-        if figure.name in comparison.counters:
-            table.add_row(_name(figure), *_counter_cells(comparison.counters[figure.name]))
+    """What is comparable alone; the JSON has both spans of time."""
+    counted = comparison.counted
+    table = _table("counted in all" if counted == "in_all" else "counted in common", "server", "run", "error", "")
+    for name in in_order(comparison.counters):
+        measured, simulated = comparable(comparison.counters[name], counted)
+        if measured is None or simulated is None:
+            table.add_row(NAMES_SHOWN.get(name, name), "-", "-", "-")
+            continue
+        error = simulated - measured
+        part = f"{error / measured:+.1%}" if error and measured else ""
+        table.add_row(
+            NAMES_SHOWN.get(name, name),
+            f"{measured:,.0f}",
+            f"{simulated:,.0f}",
+            f"{error:+,.0f}" if error else "0",
+            part,
+        )
     hits = comparison.hit_share
     if hits is not None:
-        table.add_row(
-            "prefix hits",
-            *_share_cells(hits.measured, hits.simulated),
-            *_share_cells(hits.measured_in_all, hits.simulated_in_all),
-        )
+        in_all = counted == "in_all"
+        shares = (hits.measured_in_all, hits.simulated_in_all) if in_all else (hits.measured, hits.simulated)
+        table.add_row("prefix hits", *_share_cells(*shares))
     return table
 
 
-def _counter_cells(error: CounterError) -> list[str]:
-    def count(value: float | None, sign: str = "") -> str:
-        return "-" if value is None else f"{value:{sign if value else ''},.0f}"
-
-    return [
-        count(error.measured),
-        count(error.simulated),
-        count(error.difference, "+"),
-        count(error.measured_in_all),
-        count(error.simulated_in_all),
-        count(error.difference_in_all, "+"),
-    ]
-
-
 def _share_cells(measured: float | None, simulated: float | None) -> list[str]:
-    cells = ["-" if share is None else _percent(share) for share in (measured, simulated)]
-    return [*cells, "-" if measured is None or simulated is None else _points(simulated - measured)]
+    cells = ["-" if share is None else percent(share) for share in (measured, simulated)]
+    return [*cells, "-" if measured is None or simulated is None else points(simulated - measured)]
 
 
 def _size_table(rows: tuple[SizeRow, ...]) -> Table:
     table = _table("sizes", "server", "run", "error", "")
     for row in rows:
+        if row.name == "model":
+            continue  # as long as it likes; a warning says if it differs
         verdict = {True: "agrees", False: "differs", None: ""}[row.agrees]
         if row.agrees and row.difference:
             verdict = "agrees as printed"
         unit = f" ({row.unit})" if row.unit else ""
         table.add_row(
             f"{row.name.replace('_', ' ')}{unit}",
-            *(_size(row, value) for value in (row.measured, row.simulated, row.difference)),
+            _size(row, row.measured),
+            _size(row, row.simulated),
+            f"{'+' if row.difference and row.difference > 0 else ''}{_size(row, row.difference)}",
             Text(verdict, style="bold yellow" if row.agrees is False else ""),
         )
     return table
@@ -190,11 +196,7 @@ def _known_table(comparison: MeasuredComparison) -> Table:
 
 
 def _name(figure: Figure) -> str:
-    return _NAMES.get(figure.name, figure.name)
-
-
-def _seconds(nanoseconds: int) -> str:
-    return f"{nanoseconds / 1e9:,.2f} s"
+    return NAMES_SHOWN.get(figure.name, figure.name)
 
 
 def measured_json(comparison: MeasuredComparison) -> dict[str, Any]:
@@ -205,6 +207,8 @@ def measured_json(comparison: MeasuredComparison) -> dict[str, Any]:
         "overrides": comparison.results.description["overrides"],
         "seed": comparison.results.description["seed"],
         "versions": comparison.results.description["versions"],
+        "answer": list(answer(comparison)),
+        "counted": comparison.counted,
         "files": [dict(file) for file in comparison.measured.files],
         "alignment": None
         if alignment is None
@@ -212,6 +216,7 @@ def measured_json(comparison: MeasuredComparison) -> dict[str, Any]:
             "how": alignment.how,
             "shift_ns": alignment.shift_ns,
             "doubt_ns": alignment.doubt_ns,
+            "fit": None if alignment.fit is None else alignment.fit._asdict(),
             "start_ns": alignment.start_ns,
             "end_ns": alignment.end_ns,
             "moments": alignment.num_moments,
@@ -239,7 +244,7 @@ def measured_json(comparison: MeasuredComparison) -> dict[str, Any]:
         "sizes": {row.name: {**row._asdict(), "difference": row.difference} for row in facts.sizes},
         "known": {name: fact._asdict() for name, fact in facts.known.items()},
         "missing": list(facts.missing),
-        "warnings": list(facts.warnings),
+        "warnings": list(comparison.warnings),
         "notes": list(comparison.notes),
         "meaning": MEANING,
         "claim": CLAIM,

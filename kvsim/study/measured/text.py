@@ -9,15 +9,20 @@ import re
 import stat
 import zlib
 from collections.abc import Iterator
+from contextlib import contextmanager
 from datetime import UTC, datetime
 from decimal import Decimal
 from hashlib import sha256
+from itertools import islice
+from math import inf
 from pathlib import Path
+from typing import BinaryIO, cast
 
 from attrs import Factory, define
 
 from kvsim.errors import MeasuredError
 from kvsim.rules import shown
+from kvsim.units import format_bytes
 
 Labels = tuple[tuple[str, str], ...]
 
@@ -47,8 +52,19 @@ _UNIX_UNITS = ((10**17, 1), (10**14, 10**3), (10**11, 10**6))
 """From which number on it counts what since 1970, in nanoseconds; less are seconds."""
 
 _MAX_NS = 2**62
+_LONGEST_TIME = 100
+_DATE = re.compile(r"[A-Z][a-z]{2} ([A-Z][a-z]{2}) +(\d{1,2}) (\d\d:\d\d:\d\d)(?: ([AP]M))?(?: (?:UTC|GMT|Z))? (\d{4})")
+"""What `date` prints; other zones are names that several have."""
 
 _HEAD_BYTES = 2**16
+
+LONGEST_LINE = 2**16
+_MOST_BYTES = 4 * 2**30
+_MOST_VALUES = 10_000_000
+"""Bounds of what is read: bytes of a line, bytes of a file when it is unpacked, values that are kept."""
+
+LARGEST = 2.0**53
+"""Beyond it a number counts nothing exactly."""
 
 
 class MetricsFile:
@@ -58,16 +74,26 @@ class MetricsFile:
         self.path = path
         self.notes: list[str] = []
 
-    def lines(self) -> Iterator[str]:
-        """Without line ends; raises MeasuredError where it cannot be read. Bytes that are no UTF-8 are marked."""
-        number = 0
+    def lines(self, longest: int = LONGEST_LINE) -> Iterator[str]:
+        """Without line ends; raises MeasuredError where it cannot be read.
+
+        Bytes that are no UTF-8 are marked, and lines of more bytes than the longest are passed over.
+        """
+        number = size = num_long = 0
         try:
-            self._need_file()
-            with self.path.open("rb") as plain:
-                packed = plain.peek(2)[:2] == b"\x1f\x8b"
-                with gzip.open(plain) if packed else plain as file:
-                    for line in file:
-                        number += 1
+            with self._opened() as file:
+                while line := file.readline(longest + 1):
+                    number += 1
+                    size += len(line)
+                    is_long = len(line) > longest and not line.endswith(b"\n")
+                    while is_long and (rest := file.readline(longest)):
+                        size += len(rest)
+                        if rest.endswith(b"\n") or size > _MOST_BYTES:
+                            break
+                    if size > _MOST_BYTES:
+                        raise self.refuse(f"has more than {format_bytes(_MOST_BYTES)} of text when it is unpacked")
+                    num_long += is_long
+                    if not is_long:
                         yield line.decode("utf-8-sig" if number == 1 else "utf-8", errors="replace").rstrip("\r\n")
         except (EOFError, zlib.error, gzip.BadGzipFile) as error:
             why = "is cut off" if isinstance(error, EOFError) else "is not sound"
@@ -78,18 +104,37 @@ class MetricsFile:
             )
         except OSError as error:
             raise MeasuredError(f"{self.path}: cannot be read: {error.strerror or error}") from None
+        if num_long:
+            self.notes.append(f"{self.path.name}: {num_long:,} lines of over {longest:,} bytes were passed over.")
 
     def head(self) -> str:
         """Enough of the beginning to see what it is."""
-        kept: list[str] = []
-        size = 0
-        for line in self.lines():
-            kept.append(line)
-            size += len(line)
-            if size > _HEAD_BYTES:
-                break
-        self.notes.clear()
-        return "\n".join(kept)
+        try:
+            with self._opened() as file:
+                head = file.read(_HEAD_BYTES)
+        except (EOFError, zlib.error, gzip.BadGzipFile):
+            head = "\n".join(islice(self.lines(), 1_000)).encode()
+            self.notes.clear()
+        except OSError as error:
+            raise MeasuredError(f"{self.path}: cannot be read: {error.strerror or error}") from None
+        if head.startswith((b"\xff\xfe", b"\xfe\xff")) and b"\0" in head:
+            raise self.refuse("is UTF-16; it must be UTF-8")
+        return head.decode("utf-8-sig", errors="replace")
+
+    @contextmanager
+    def _opened(self) -> Iterator[BinaryIO]:
+        self._need_file()
+        with self.path.open("rb") as plain:
+            packed = plain.peek(2)[:2] == b"\x1f\x8b"
+            with gzip.open(plain) if packed else plain as file:
+                yield cast(BinaryIO, file)
+
+    @property
+    def written_ns(self) -> int:
+        try:
+            return self.path.stat().st_mtime_ns
+        except OSError as error:
+            raise MeasuredError(f"{self.path}: cannot be read: {error.strerror or error}") from None
 
     def refuse(self, why: str) -> MeasuredError:
         return MeasuredError(f"{self.path}: {why}")
@@ -126,8 +171,14 @@ class Scrapes:
     """What the counters of the prefix cache are said to count: tokens, or blocks as in vLLM's first V1 versions."""
     num_untimed: int = 0
     num_timed: int = 0
+    num_values: int = 0
+    has_tables: bool = False
+    """Whether any is from a table, where a moment has one value of a series."""
 
     def add(self, name: str, labels: Labels, time_ns: int, value: float) -> None:
+        self.num_values += 1
+        if self.num_values > _MOST_VALUES:
+            raise MeasuredError(f"there are more than {_MOST_VALUES:,} values: keep fewer scrapes of fewer series")
         times, values = self.samples.setdefault((name, labels), ([], []))
         times.append(time_ns)
         values.append(value)
@@ -166,6 +217,9 @@ def split_series(text: str) -> tuple[str, Labels] | None:
     """Name and labels of a series that stands alone, as at the top of a column."""
     name, brace, rest = text.strip().partition("{")
     labels = parse_labels(brace + rest) if brace else ()
+    if labels is not None and not name:
+        name = dict(labels).get("__name__", "")
+        labels = tuple(pair for pair in labels if pair[0] != "__name__")
     return None if labels is None else (name, labels)
 
 
@@ -179,8 +233,13 @@ def parse_time_ns(text: str, unit_ns: int | None = None) -> int | None:
         nanoseconds = int(number * unit_ns)
     else:
         fraction = _FRACTION.search(text)
+        date = _DATE.fullmatch(text)
         try:
-            moment = datetime.fromisoformat(text)
+            if date is not None:
+                written = f"{date[5]} {date[1]} {date[2]} {date[3]} {date[4] or ''}"
+                moment = datetime.strptime(written, f"%Y %b %d {'%I:%M:%S %p' if date[4] else '%H:%M:%S '}")
+            else:
+                moment = datetime.fromisoformat(text)
         except ValueError:
             return None
         if moment.tzinfo is None:
@@ -201,8 +260,8 @@ def is_exposition(head: str) -> bool:
 
 
 def read_exposition(file: MetricsFile, into: Scrapes) -> None:
-    """A new scrape begins with a comment that is a time, such as `# scraped at 2026-11-29T12:34:56Z`, with a series
-    that this scrape has had, or after `# EOF`. A time of a line's own goes before that of its scrape.
+    """A new scrape begins with a comment that is a time, such as `# scraped at 2026-11-29T12:34:56Z`, or a line that is
+    one, with a series that this scrape has had, or after `# EOF`. A line's own time goes before that of its scrape.
     """
     scrape = _Scrape(file, into)
     bad = 0
@@ -213,8 +272,12 @@ def read_exposition(file: MetricsFile, into: Scrapes) -> None:
             match = _SAMPLE.fullmatch(line)
             labels = None if match is None else parse_labels(match[2])
             value = None if match is None else _float(match[3])
-            if match is None or labels is None or value is None:
-                bad += 1
+            if match is None or labels is None or value is None or LARGEST < abs(value) < inf:
+                moment = parse_time_ns(line) if match is None and len(line) < _LONGEST_TIME else None
+                if moment is not None:
+                    scrape.begin(moment)
+                else:
+                    bad += 1
                 continue
             scrape.sample(match[1], labels, value, match[4])
     scrape.end()
@@ -243,11 +306,18 @@ class _Scrape:
         if line.startswith("# EOF"):
             self.end()
             return
+        if len(line) >= _LONGEST_TIME:
+            return
         match = _SCRAPED.fullmatch(line)
         moment = None if match is None else parse_time_ns(match[1])
         if moment is not None:
-            self.end()
-            self._time_ns = moment
+            self.begin(moment)
+        elif line.lower().startswith(("# scraped at", "#scraped at")):
+            raise self._file.refuse(f"the time cannot be read in {shown(line)}; write it as date -Is does")
+
+    def begin(self, moment_ns: int) -> None:
+        self.end()
+        self._time_ns = moment_ns
 
     def sample(self, name: str, labels: Labels, value: float, own_ms: str | None) -> None:
         key = (name, labels)
@@ -294,4 +364,6 @@ def number_of(file: MetricsFile, place: str, name: str, text: object) -> float:
     value = _float(str(text))
     if value is None:
         raise file.refuse(f"{place}: {name} must be a number, got {shown(text)}")
+    if LARGEST < abs(value) < inf:
+        raise file.refuse(f"{place}: {name} must be at most 2^53, got {shown(text)}")
     return value

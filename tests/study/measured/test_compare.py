@@ -55,7 +55,8 @@ def test_the_best_offset_is_within_two_steps_of_the_true_one(against_vllm: Measu
     assert best is not None
     assert true is not None
     assert abs(best.shift_ns - true.shift_ns) <= 40_000_000
-    assert compare_measured(like_vllm(), against_vllm.measured).alignment != true
+    assert compare_measured(like_vllm(), against_vllm.measured).alignment == best
+    assert compare_measured(like_vllm(), against_vllm.measured, offset="first").alignment != true
 
 
 def test_the_hit_rate_of_the_log_is_that_of_the_run() -> None:

@@ -1,7 +1,11 @@
 """Lines of vLLM's log, as its versions wrote them."""
 
+import os
+from datetime import UTC, datetime
 from pathlib import Path
+from time import perf_counter
 
+import numpy as np
 import pytest
 
 from kvsim.errors import MeasuredError
@@ -197,3 +201,55 @@ def test_what_vllm_writes_is_read_whole() -> None:
         "engine": "vLLM",
     }
     assert measured.newer_sizes
+
+
+def test_a_long_word_is_read_in_no_time(tmp_path: Path) -> None:
+    words = ("A" * 60_000, "1" * 60_000, "x KV cache usage" * 3_000)
+    began = perf_counter()
+    measured = read(tmp_path, "\n".join((V1, *words, "B" * 2_000_000)))
+    assert perf_counter() - began < 5
+    assert values(measured)["running"] == [4]
+    assert "server.log: 1 lines of over 65,536 bytes were passed over." in measured.notes
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "INFO 11-29 12:00:31 GPU KV cache size: , tokens",
+        f"INFO 11-29 12:00:31 GPU KV cache size: {'9' * 5_000} tokens",
+        "INFO 11-29 12:00:31 Maximum concurrency for 8,192 tokens per request: 1.2.3x",
+        "INFO 11-29 12:00:31 non-default args: {'gpu_memory_utilization': 0.9.1}",
+        "INFO 11-29 12:00:31 Available KV cache memory: 1.2.3 GiB",
+        "INFO 11-29 12:00:31 Available KV cache memory: . GiB",
+        f"INFO 11-29 12:00:31 # GPU blocks: {'9' * 400}, # CPU blocks: 0",
+        V1.replace("Running: 4", f"Running: {'9' * 400}"),
+    ],
+)
+def test_lines_with_numbers_that_are_none_are_passed_over_and_counted(tmp_path: Path, line: str) -> None:
+    measured = read(tmp_path, f"{line}\n{V1}\n")
+    assert values(measured)["running"] == [4]
+    assert "server.log: 1 lines have numbers that cannot be read; passed over." in measured.notes
+
+
+@pytest.mark.parametrize(("year", "days"), [(2023, 1), (2024, 2)])
+def test_the_year_that_no_line_says_is_that_of_the_file(tmp_path: Path, year: int, days: int) -> None:
+    path = tmp_path / "server.log"
+    path.write_text(V1.replace("02-25", "02-28") + "\n" + V1.replace("02-25", "03-01") + "\n")
+    written = datetime(year, 3, 2, tzinfo=UTC).timestamp()
+    os.utime(path, (written, written))
+    assert np.diff(read_measured([path]).series["running"].times).tolist() == [days * 86_400 * 10**9]
+
+
+def test_a_log_that_is_not_there_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(MeasuredError, match="none: cannot be read: No such file or directory"):
+        read_measured([tmp_path / "none"], kind="log")
+
+
+def test_preemptions_are_added_up_in_the_order_of_time(tmp_path: Path) -> None:
+    lines = [
+        V1.replace(":56", f":{second}").replace("Waiting:", f"Preemptions: {count}, Waiting:")
+        for second, count in ((56, 1), (57, 2), (58, 4))
+    ]
+    expected = values(read(tmp_path, "\n".join(lines)))["preemptions"]
+    assert expected == [1, 3, 7]
+    assert values(read(tmp_path, "\n".join(lines[::-1])))["preemptions"] == expected

@@ -33,6 +33,9 @@ def test_lines_are_the_numbers_of_both(comparison: MeasuredComparison) -> None:
         run, server = axes.get_lines()
         assert (run.get_label(), server.get_label()) == ("run", "server")
         times, values = (np.asarray(each) for each in server.get_data())
+        assert server.get_drawstyle() == "steps-post", "a scrape holds until the next"
+        assert (server.get_marker(), run.get_marker()) == ("o", "None"), "told apart without colours"
+        assert server.get_linestyle() != run.get_linestyle()
         held = np.searchsorted(np.asarray(run.get_xdata()), times + 1e-9, side="right") - 1
         drawn = np.concatenate([[0.0], np.asarray(run.get_ydata())])[held + 1]
         assert values.tolist() == drawn.tolist(), panel.figure

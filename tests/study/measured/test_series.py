@@ -6,8 +6,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kvsim.errors import MeasuredError
+from kvsim.study.measured.clocks import BEST_FIT, FIRST_RUNNING, align, best_fit
 from kvsim.study.measured.compare import compare_measured
-from kvsim.study.measured.series import BEST_FIT, FIRST_RUNNING, Series, align, best_offset, counter_error, level_error
+from kvsim.study.measured.series import Series, counter_error, level_error, longest_hold_ns
 from tests.study.measurements import course, measured_of, run_of, scraped, series, tight_courses, tight_run
 
 S = 10**9
@@ -32,7 +33,7 @@ def test_a_level_holds_until_the_next_row() -> None:
 
 def test_clocks_are_set_by_the_first_moment_at_which_anything_runs() -> None:
     run = run_of(course((0, 0), (2 * S, 1), (9 * S, 0)))
-    found = align({"running": series((100 * S, 0), (105 * S, 1), (110 * S, 0))}, run, None)
+    found = align({"running": series((100 * S, 0), (105 * S, 1), (110 * S, 0))}, run, "first")
     assert (found.shift_ns, found.how, found.doubt_ns) == (-103 * S, FIRST_RUNNING, 5 * S)
     assert (found.start_ns, found.end_ns, found.run_not_covered_ns) == (0, 7 * S, 2 * S)
     assert (found.num_moments, found.num_before, found.num_after) == (2, 1, 0)
@@ -40,7 +41,7 @@ def test_clocks_are_set_by_the_first_moment_at_which_anything_runs() -> None:
 
 def test_what_ran_in_the_first_scrape_leaves_no_doubt_that_is_known() -> None:
     run = run_of(course((0, 0), (2 * S, 1), (9 * S, 0)))
-    found = align({"running": series((100 * S, 4), (101 * S, 1))}, run, None)
+    found = align({"running": series((100 * S, 4), (101 * S, 1))}, run, "first")
     assert (found.shift_ns, found.doubt_ns) == (-98 * S, None)
 
 
@@ -54,7 +55,7 @@ def test_what_ran_in_the_first_scrape_leaves_no_doubt_that_is_known() -> None:
 )
 def test_without_running_requests_other_series_say_when_it_began(measured: dict[str, Series], shift_s: int) -> None:
     run = run_of(course((0, 0), (1 * S, 1), (100 * S, 0)))
-    assert align(measured, run, None).shift_ns == shift_s * S
+    assert align(measured, run, "first").shift_ns == shift_s * S
 
 
 def test_an_offset_says_where_the_first_scrape_lies() -> None:
@@ -88,7 +89,7 @@ def test_one_moment_alone_has_the_whole_weight() -> None:
 def test_counters_are_compared_by_what_they_grew() -> None:
     run = run_of(course((0, 1), (30 * S, 0)))
     counted = series((0, 100), (10 * S, 103), (20 * S, 1), (50 * S, 2))
-    found = counter_error(counted, course((0, 1), (5 * S, 2), (25 * S, 9)), align({"running": counted}, run, 0))
+    found = counter_error(counted, course((0, 1), (5 * S, 2), (25 * S, 9)), align({"running": counted}, run, 0).common)
     assert (found.from_ns, found.to_ns, found.measured, found.simulated, found.difference) == (0, 20 * S, 4, 1, -3)
     assert (found.measured_in_all, found.simulated_in_all, found.difference_in_all) == (5, 9, 4)
 
@@ -132,10 +133,10 @@ def test_what_is_added_to_a_scrape_is_the_error(at: list[int], data: st.DataObje
     found = compare_measured(tight_run(), measured_of(given_series), offset=at[0])
     error = found.levels["waiting"]
     assert (error.largest_error, error.largest_ns) == (-more, at[where])
-    held = [*np.diff(at), 0][where] if len(at) > 1 else 1
-    end = found.alignment
-    assert end is not None
-    assert error.mean_absolute_error == pytest.approx(more * held / (end.end_ns - end.start_ns), rel=1e-12)
+    longest = longest_hold_ns(truth["waiting"])
+    held = np.array([*np.diff(at), 0]) if len(at) > 1 else np.array([1])
+    held = held if longest is None else np.minimum(held, longest)
+    assert error.mean_absolute_error == pytest.approx(more * held[where] / held.sum(), rel=1e-12)
     assert error.mean_error == -error.mean_absolute_error
     assert found.levels["running"].largest_error == 0
     assert found.counters["preemptions"].difference == -more
@@ -149,20 +150,57 @@ def test_the_best_offset_finds_a_scrape_back() -> None:
     at = list(range(run.began_ns + 3 * gap // 5 - gap, run.duration_ns, gap))
     at = [max(0, each) for each in at]
     measured = scraped(run, at, 77 * S)
-    plain = align(measured, run, None)
-    best = best_offset(measured, run)
-    assert best is not None
-    tried = align(measured, run, best)
+    plain = align(measured, run, "first")
+    fit = best_fit(measured, run)
+    assert fit is not None
+    tried = align(measured, run, "best")
+    assert (tried.how, tried.fit) == (BEST_FIT, fit)
     covered = measured["kv_usage"].shifted(tried.shift_ns).within(tried.start_ns, tried.end_ns)
     assert covered is not None
     assert level_error(covered, run.courses["kv_usage"], tried.end_ns).mean_absolute_error < 0.02
     assert abs(tried.shift_ns + 77 * S) < 40_000_000 < abs(plain.shift_ns + 77 * S)
-    found = compare_measured(tight_run(), measured_of(measured), offset="best")
-    assert found.alignment is not None
-    assert found.alignment.how == BEST_FIT
+    assert fit.latest_ns - fit.earliest_ns == at[1] - at[0]
+    assert fit.error < fit.worst_end
+    assert compare_measured(tight_run(), measured_of(measured)).alignment == tried
 
 
-def test_a_server_that_never_ran_has_no_best_offset() -> None:
+def test_a_server_that_never_ran_has_no_best_fit() -> None:
     run = run_of(course((0, 1), (30 * S, 0)))
-    assert best_offset({"running": series((0, 0), (S, 0))}, run) is None
-    assert best_offset({"hit_tokens": series((0, 0), (S, 9))}, run) is None
+    assert best_fit({"running": series((0, 0), (S, 0))}, run) is None
+    assert best_fit({"hit_tokens": series((0, 0), (S, 9))}, run) is None
+
+
+def test_an_earlier_warm_up_is_passed_over_where_the_run_fits_better_to_what_came_later() -> None:
+    run = tight_courses()
+    truth = scraped(run, range(0, run.duration_ns + S, S // 4), 100 * S)
+    idle = [at * S for at in range(60, 99)]
+    early = {
+        name: Series(np.array(idle), np.where(np.array(idle) == 70 * S, 0.3, 0.0)) for name in ("kv_usage", "running")
+    }
+    measured = {
+        name: Series(np.concatenate([each.times, truth[name].times]), np.concatenate([each.values, truth[name].values]))
+        for name, each in early.items()
+    }
+    found = compare_measured(tight_run(), measured_of(measured))
+    assert found.alignment is not None
+    assert found.alignment.fit is not None
+    assert found.alignment.fit.passed_over_ns == 30 * S + S // 4
+    assert abs(found.alignment.shift_ns + 100 * S) < S // 4
+    assert "What the server ran in the first 30.25 s was taken for a warm-up" in "".join(found.notes)
+    old = compare_measured(tight_run(), measured_of(measured), offset="first")
+    assert "The server idled again after what it ran first." in "".join(old.notes)
+    assert old.levels["kv_usage"].mean_absolute_error > 4 * found.levels["kv_usage"].mean_absolute_error
+
+
+def test_a_value_does_not_hold_over_scrapes_that_are_missing() -> None:
+    at = [0, 10, 20, 30, 90]
+    gappy = series(*((moment, 1.0) for moment in at))
+    assert longest_hold_ns(gappy) == 30
+    assert longest_hold_ns(series((0, 1), (100, 1), (900, 1))) is None, "too few to say what is usual"
+    error = level_error(gappy, course((0, 1), (30, 5)), 100, 30)
+    assert (error.left_out_ns, error.simulated_mean) == (30, (30 * 1 + 40 * 5) / 70)
+    many = {"running": Series(np.array([0, 1, 2, 3, 10]) * S, np.array([1.0, 2, 2, 2, 1]))}
+    found = compare_measured(tight_run(), measured_of(many), offset=-S)
+    assert "in which scrapes are missing. A scrape holds for 3 times the usual interval at most." in "".join(
+        found.notes
+    )

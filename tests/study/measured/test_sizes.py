@@ -10,7 +10,7 @@ import pytest
 from kvsim.engine.results import Results
 from kvsim.engine.tables import MemoryShape
 from kvsim.study.measured.read import Fact, Measured, read_measured
-from kvsim.study.measured.sizes import Conditions, SizeRow, conditions, printed_sizes
+from kvsim.study.measured.sizes import Conditions, SizeRow, bare_model_name, conditions, printed_sizes
 from tests.study.measurements import GOLDEN, like_vllm, measured_of, tight_run
 
 
@@ -162,3 +162,37 @@ def test_rules_of_another_version_are_said() -> None:
         "The run follows the rules of vLLM 0.32.0, V1; the server was 0.19.1.",
     )
     assert conditions(tight_run(), said(engine_version="0.32.1")).warnings == ()
+
+
+@pytest.mark.parametrize(
+    ("served", "simulated", "agrees"),
+    [
+        ("meta-llama/Meta-Llama-3.1-8B-Instruct", "llama-3.1-8b", True),
+        ("/models/Llama-3.1-8B/", "configs/llama_3.1_8b/config.json", True),
+        ("/hub/models--meta-llama--Llama-3.1-8B/snapshots/0e9e39f2", "Llama-3.1-8B", True),
+        ("RedHatAI/Meta-Llama-3.1-8B-Instruct-quantized.w4a16", "llama-3.1-8b", True),
+        ("Qwen/Qwen3-30B-A3B-Instruct-2507-FP8", "qwen3-30b-a3b", True),
+        ("toy/llama", "llama-3.1-8b", False),
+        ("meta-llama/Llama-3.1-70B", "llama-3.1-8b", False),
+        ("Qwen/Qwen3-8B", "qwen2.5-7b", False),
+    ],
+)
+def test_names_of_models_are_compared_loosely(served: str, simulated: str, agrees: bool) -> None:
+    assert (bare_model_name(served) == bare_model_name(simulated)) is agrees
+
+
+def test_another_model_is_said() -> None:
+    from attrs import evolve
+
+    results = tight_run()
+    written = results.description["scenario"]
+    named = evolve(
+        results,
+        description=results.description
+        | {"scenario": written | {"model": written["model"] | {"config": "llama-3.1-8b"}}},
+    )
+    assert conditions(named, said(model="toy/llama")).warnings == (
+        "Not the same thing measured: model toy/llama on the server, llama-3.1-8b in the run.",
+    )
+    assert conditions(named, said(model="meta-llama/Llama-3.1-8B")).warnings == ()
+    assert conditions(results, said(model="toy/llama")).warnings == (), "sizes that were given have no name"

@@ -23,8 +23,8 @@ def test_both_sides_of_every_figure_and_what_is_missing(width: int) -> None:
     measured = read_measured([GOLDEN / "scrapes.prom.gz", GOLDEN / "server.log"])
     text = page(compare_measured(like_vllm(), measured, offset=-FIRST_ARRIVAL_NS), width)
     lines = [line.split() for line in text.splitlines()]
-    assert ["preemptions", "9", "9", "0", "9", "9", "0"] in lines
-    assert ["prefix", "hits", "36.33%", "36.33%", "0", "pt", "36.07%", "36.07%", "0", "pt"] in lines
+    assert ["preemptions", "9", "9", "0"] in lines
+    assert ["prefix", "hits", "36.07%", "36.07%", "0", "pt"] in lines
     assert [
         "KV",
         "cache",
