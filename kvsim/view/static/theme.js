@@ -49,6 +49,11 @@
     for (const view of Bokeh.index.query((view) => view.canvas_view)) view.paint();
   }
 
+  // What Bokeh lays over each plot for its gestures is nothing to come to by keyboard: it has no name and no keys.
+  function unstop() {
+    for (const view of Bokeh.index.query((view) => view.canvas_view)) view.canvas_view.events_el.tabIndex = -1;
+  }
+
   // The charts of a Bokeh document, now and whenever the page changes its colours. To be called again for new charts.
   window.kvsimTheme = (document_) => {
     if (!documents.size) {
@@ -57,6 +62,7 @@
       }
     }
     documents.add(document_);
+    unstop();
     colour(document_, getComputedStyle(document.documentElement));
   };
 })();
