@@ -79,8 +79,11 @@ def format_duration(nanoseconds: int | float) -> str:
 
 def format_moment(time_ns: int) -> str:
     """A time of a run as people read it: "20.80 s", "4 min 12.3 s", "1 h 4 min 12.3 s"."""
-    if time_ns < 59_995 * 10**6:
-        return f"{time_ns / 10**9:.2f} s" if time_ns >= 10**9 else format_duration(time_ns) if time_ns else "0 s"
+    if time_ns == 0:
+        return "0 s"
+    if time_ns < 59_995 * 10**6:  # else it would round to a minute
+        unit = next((unit for unit in ("s", "ms") if time_ns >= TIME_UNITS[unit]), "us")
+        return f"{time_ns / TIME_UNITS[unit]:.2f} {unit}"
     tenths = (time_ns + 5 * 10**7) // 10**8
     minutes, tenths = divmod(tenths, 600)
     hours, minutes = divmod(minutes, 60)

@@ -214,11 +214,19 @@ class OverTime:
         chart.yaxis.ticker = BasicTicker(desired_num_ticks=4)
         below: list[str] = []
         for cause in CAUSES:
-            self._areas_of_slack[cause] = self._area(chart, cause, below, self._shares)
+            self._areas_of_slack[cause] = self._area(chart, cause, [*below], self._shares)
             below.append(f"{cause}_bytes")
         self._most_slack = Label(
-            x=4, y=90, x_units="screen", y_units="screen", text="", visible=False, text_font_size="12px", tags=[_TEXT]
+            x=4,
+            y=90,
+            x_units="screen",
+            y_units="screen",
+            text="",
+            visible=False,
+            text_font_size="12px",
+            background_fill_alpha=0.8,
         )
+        self._most_slack.tags = [{"theme": {"text_color": "--text", "background_fill_color": "--page"}}]
         chart.add_layout(self._most_slack)
         return chart
 

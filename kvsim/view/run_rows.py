@@ -48,7 +48,9 @@ LANES = {
     Lane("refused", "watermark"): "it would have fitted, but spare blocks must stay free (memory.watermark)",
     Lane("refused", "extent"): "enough is free, but not in one piece, and a reservation needs one extent",
     Lane("refused", "reservation"): "enough is free, but promised to those that run, for tokens still to come",
-    Lane("preempted", "blocks"): "a running request needed a block and none was free, so a request gave back all of its own",
+    Lane(
+        "preempted", "blocks"
+    ): "a running request needed a block and none was free, so a request gave back all of its own",
 }
 """In this order from above, others follow; and what each means, where the least change that would have let a request in
 is the cause of its refusal."""

@@ -92,8 +92,9 @@
 
     addValues(level, levels, item) {
       const [readable, share, exact, blocks] = ["b", "small", "small", "small"].map((tag) => element(tag));
-      item.append(element("span", {}, readable, " ", share), exact);
+      item.append(element("span", {}, readable, " ", level.of === "pool" ? share : ""), exact);
       if (level.has_blocks) item.append(blocks);
+      if (level.of !== "pool") item.append(share);
       levels.append(item);
       return { readable, share, exact, blocks };
     }
@@ -197,5 +198,5 @@
     }
   }
 
-  window.kvsimMoment = { HINT, Panel, element };
+  window.kvsimMoment = { HINT, Panel, element, readableTime };
 })();

@@ -27,7 +27,7 @@
   function layOut() {
     for (const view of Bokeh.index.query((view) => view.is_layout_root)) view.compute_layout();
     window.kvsim.redraw();
-    for (const view of Bokeh.index.query((view) => view.canvas_view)) view.paint();
+    window.kvsimTheme.paintAll();
   }
 
   let unfolded = [];

@@ -29,6 +29,7 @@
       this.bytes = null; // of which the rows are, or will be
       this.whole = null; // the range of time that the rows take
       this.isWhole = true;
+      this.isEveryRow = false; // of the part that is shown
       this.moment_ns = null; // pointed at, or null
       this.hidden = new Set();
       this.drawn = { levels: [], slack: [], counts: [], marks: [] };
@@ -72,6 +73,7 @@
       for (const other of this.others()) other.showWhole(1);
       this.draw();
       for (const other of this.others()) other.draw();
+      for (const other of this.others()) other.showMoment(); // may be this one's
     }
 
     // Those that a reader has not hidden. What is nowhere more than nothing is not drawn at all. An outline of many rows
@@ -191,6 +193,7 @@
         this.attached.add(view.el);
         const { name } = this.rows.note;
         view.el.tabIndex = 0;
+        view.el.style.outlineOffset = "-3px"; // its ring covers no word of its neighbours
         view.el.setAttribute("role", "group");
         view.el.setAttribute("aria-label", `${LABELS[names[i]]}${name ? `, ${name}` : ""}. ${HINT}`);
         view.el.addEventListener("keydown", (event) => this.press(event, names[i]));
@@ -358,10 +361,15 @@
 
   // Tools of a chart are reached by keyboard: they are buttons, with the names that Bokeh shows of them.
   function nameTools(view) {
-    for (const { el } of view.toolbar_view?.tool_button_views ?? []) {
+    const toolbar = view.toolbar_panel?.toolbar_view;
+    if (!toolbar) return;
+    for (const { el } of toolbar.tool_button_views) {
       el.setAttribute("role", "button");
       el.setAttribute("aria-label", el.title);
     }
+    toolbar.overflow_el.setAttribute("role", "button");
+    toolbar.overflow_el.setAttribute("aria-label", "More tools");
+    toolbar.shadow_el.append(element("style", {}, "@media print { :host { visibility: hidden !important; } }"));
   }
 
   // What a callback of Bokeh's calls, with the models of one run's charts and what has changed of them.
