@@ -21,7 +21,10 @@ def report(
     """Say and draw all of a run in one HTML page, or of several side by side, with what differs explained.
 
     The page needs nothing beside it and asks nobody for anything: it opens from disk, without a network. It holds
-    every row of the timeline, which is read off at any moment. Needs `pip install 'kvsim[app]'`. For example:
+    every row of the timeline, which is read off at any moment; of more than 600,000 rows it holds a selection, of each
+    part of the time the first and last row and those with the most and least allocated, and says so. To print it, or to
+    make a PDF, print from the browser (Ctrl-P): charts are laid out for paper, and all tables unfolded. Needs
+    `pip install 'kvsim[app]'`. For example:
 
     - `kvsim report out/quick_start -o report.html`
     - `kvsim report out/block_16 out/block_128 -o block_sizes.html`

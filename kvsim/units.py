@@ -77,6 +77,19 @@ def format_duration(nanoseconds: int | float) -> str:
     return _format(nanoseconds, units, "ns")
 
 
+def format_moment(time_ns: int) -> str:
+    """A time of a run as people read it: "20.80 s", "4 min 12.3 s", "1 h 4 min 12.3 s"."""
+    if time_ns == 0:
+        return "0 s"
+    if time_ns < 59_995 * 10**6:  # else it would round to a minute
+        unit = next((unit for unit in ("s", "ms") if time_ns >= TIME_UNITS[unit]), "us")
+        return f"{time_ns / TIME_UNITS[unit]:.2f} {unit}"
+    tenths = (time_ns + 5 * 10**7) // 10**8
+    minutes, tenths = divmod(tenths, 600)
+    hours, minutes = divmod(minutes, 60)
+    return f"{f'{hours:,} h ' if hours else ''}{minutes} min {tenths / 10:.1f} s"
+
+
 def time_axis_unit(end_ns: int | float) -> str:
     """The unit, of TIME_UNITS, for an axis of time from 0 to `end_ns`."""
     return next((unit for unit in ("h", "min") if end_ns >= 3 * TIME_UNITS[unit]), "s")

@@ -112,9 +112,9 @@ def worst_case_beside_observed(results: Results) -> Chart:
 
 
 def _times(value: int, of: int) -> str:
-    """ "134 x", "1.3 x" or "12.00% of"."""
+    """ "64.03 x" or "12.00% of"."""
     ratio = value / of
-    return f"{ratio:.2%} of" if ratio < 1 else f"{ratio:,.{0 if ratio >= 10 else 1}f} x"
+    return f"{ratio:.2%} of" if ratio < 1 else f"{ratio:,.2f} x"
 
 
 def prefix_hits_bars(results: Results) -> Chart:

@@ -18,7 +18,7 @@ from bokeh.plotting import figure
 
 from kvsim.memory.block_map import BlockMap, BlockRun, BlockState
 from kvsim.study.colours import COLOURS, OWNERS
-from kvsim.units import format_duration
+from kvsim.units import format_moment
 from kvsim.view.chart import Chart, exact_bytes
 from kvsim.view.pages import TEMPLATES, static_text
 
@@ -54,7 +54,7 @@ class Moment:
 
     @property
     def name(self) -> str:
-        return f"at {format_duration(self.time_ns)}"
+        return f"at {format_moment(self.time_ns)}"
 
     @property
     def totals(self) -> str:
@@ -82,7 +82,7 @@ def moments_in_words(maps: Sequence[BlockMap]) -> Chart:
     states = [state for state in STATES if state == "held" or any(one.blocks[state] for one in moments)]
     rows = tuple(
         (
-            format_duration(one.time_ns),
+            format_moment(one.time_ns),
             *(f"{one.blocks[state]:,}" for state in states),
             f"{one.shared_blocks:,}",
             exact_bytes(one.slack_bytes),

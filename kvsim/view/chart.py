@@ -75,4 +75,6 @@ def legend_above(plot: figure, columns: int | None = None) -> None:
     legend.spacing = 14
     legend.location = "top_left"
     legend.label_text_font_size = "13px"
+    if columns is not None:  # beside each other on a phone, too
+        legend.update(spacing=8, glyph_width=16, label_standoff=3, label_text_font_size="12px")
     plot.add_layout(legend, "above")

@@ -1,4 +1,4 @@
-"""Memory, requests, refusals and preemptions of a run over time, with every row of its tables at hand.
+"""Memory, slack, requests, refusals and preemptions of a run over time, with every row of its tables at hand.
 
 The page holds the rows, packed (`run_rows.py`), and `static/timeline.js` draws those that can be seen: of each column
 two pixels wide the first row, the last, and those with the most and the least. Zooming in therefore shows every row,
@@ -28,10 +28,11 @@ from kvsim.engine.tables import MemoryShape
 from kvsim.study.colours import COLOURS
 from kvsim.study.plots import MUCH_MORE
 from kvsim.units import BYTE_UNITS
+from kvsim.view.bars import CAUSES
 from kvsim.view.pages import static_text
 from kvsim.view.run_rows import AREAS, COUNTS, MOST_ROWS, Lane, Units, lanes_of, packed_rows
 
-SCRIPTS = ("theme.js", "packed.js", "moment.js", "timeline.js")
+SCRIPTS = ("theme.js", "packed.js", "drawing.js", "moment.js", "timeline.js")
 """Of `static/`: a page loads them once, in this order, before any chart is embedded."""
 
 _DRAWN = (*(f"{name}_bytes" for name in AREAS), "allocated_bytes")
@@ -39,7 +40,8 @@ _DRAWN = (*(f"{name}_bytes" for name in AREAS), "allocated_bytes")
 _LEFT, _RIGHT, _RIGHT_OF_AN_AXIS = 64, 12, 72
 """Pixels beside the charts, the same for all, so that a moment stands at one place."""
 
-_MEMORY_HEIGHT, _REQUESTS_HEIGHT, _LANE_HEIGHT, _TIME_AXIS_HEIGHT, _NOTHING_HEIGHT = 330, 190, 38, 56, 40
+_MEMORY_HEIGHT, _SLACK_HEIGHT, _REQUESTS_HEIGHT = 330, 170, 190
+_LANE_HEIGHT, _TIME_AXIS_HEIGHT, _NOTHING_HEIGHT = 38, 56, 40
 
 _NAME_AT, _MARKS_AT = 0.45, 0.75
 """Of the height of a lane, from its top: where its name stands, and the middle of its marks."""
@@ -72,11 +74,14 @@ class OverTime:
         self._pan = PanTool(dimensions="width")
         # Never without a row: Bokeh 3.9 does not come to an end with an area of steps that has none.
         self._levels = ColumnDataSource(data={name: [0] for name in ("time", *_DRAWN)})
+        self._shares = ColumnDataSource(data={name: [0] for name in ("time", *(f"{name}_bytes" for name in CAUSES))})
         self._counts = ColumnDataSource(data={name: [0] for name in ("time", *COUNTS)})
         self._marks = ColumnDataSource(data={name: [] for name in ("time", "y", "colour")})
         self._lane_names = ColumnDataSource(data={"y": [], "text": []})
         self._toggled: dict[str, Model] = {}
         self._memory = self._new_memory()
+        self._areas_of_slack: dict[str, Model] = {}
+        self._slack = self._new_slack()
         self._requests = self._new_requests()
         self._pressure = self._new_pressure()
         self._readout = Div(
@@ -88,6 +93,7 @@ class OverTime:
         self.figures: dict[str, UIElement] = {
             "readout": self._readout,
             "memory": self._memory,
+            "slack": self._slack,
             "requests": self._requests,
             "pressure": self._pressure,
         }
@@ -106,6 +112,11 @@ class OverTime:
         packed = packed_rows(shape, timeline, pressure, name=self._name, marks_at=_MARKS_AT, most_rows=most_rows)
         self._packed.data = {"packed": np.frombuffer(packed, dtype=np.uint8)}
 
+    @property
+    def _charts(self) -> tuple[figure, ...]:
+        """On the same axis of time, from above."""
+        return self._memory, self._slack, self._requests, self._pressure
+
     def _call_script(self) -> None:
         """Whatever happens to the charts, the script is told; it knows which of them by the models it is given."""
         models: dict[str, Model] = {
@@ -113,13 +124,17 @@ class OverTime:
             "time": self._time,
             "readout": self._readout,
             "memory": self._memory,
+            "slack": self._slack,
             "requests": self._requests,
             "pressure": self._pressure,
             "drawn_levels": self._levels,
+            "drawn_slack": self._shares,
             "drawn_counts": self._counts,
             "drawn_marks": self._marks,
             "moment": self._moment,
             "halo": self._halo,
+            "most_slack": self._most_slack,
+            **{f"share_{name}": model for name, model in self._areas_of_slack.items()},
             **{f"toggled_{name}": model for name, model in self._toggled.items()},
         }
         callback = CustomJS(args=models, code=f"kvsimOverTime({{{', '.join(models)}}}, cb_obj)")
@@ -128,7 +143,7 @@ class OverTime:
         self._time.js_on_change("end", callback)
         # Set when a chart is first laid out, so this is also what begins it all.
         self._memory.js_on_change("inner_width", callback)
-        for chart in (self._memory, self._requests, self._pressure):
+        for chart in self._charts:
             chart.js_on_event("mousemove", callback)
             chart.js_on_event("tap", callback)
 
@@ -169,20 +184,21 @@ class OverTime:
             self._toggled[name] = self._area(chart, name, under)
             below.append(f"{name}_bytes")
         allocated = chart.step(
-            "time", "allocated_bytes", source=self._levels, mode="after", line_width=0.8, line_alpha=0.6
+            "time", "allocated_bytes", source=self._levels, mode="after", line_width=1, line_color=COLOURS["pool"]
         )
-        allocated.glyph.tags = [_INK]
         self._pool = Span(dimension="width", line_dash="dashed", line_width=1.5, tags=[_INK])
         chart.add_layout(self._pool)
         self._toggled |= {"allocated": allocated, "pool": self._pool}
         return chart
 
-    def _area(self, chart: figure, name: str, below: list[str]) -> "GlyphRenderer[VAreaStep]":
+    def _area(
+        self, chart: figure, name: str, below: list[str], source: ColumnDataSource | None = None
+    ) -> "GlyphRenderer[VAreaStep]":
         area = chart.varea_step(
             x="time",
             y1=Expr(Stack(fields=below)),
             y2=Expr(Stack(fields=[*below, f"{name}_bytes"])),
-            source=self._levels,
+            source=source or self._levels,
             step_mode="after",
             fill_color=COLOURS[name],
         )
@@ -190,6 +206,29 @@ class OverTime:
             area.glyph.update(hatch_pattern=".", hatch_scale=8)
             area.glyph.tags = [{"theme": {"fill_color": "--page", "hatch_color": "--line"}}]
         return area
+
+    def _new_slack(self) -> figure:
+        """In percent of what is allocated, as it is too little of the pool to be seen there."""
+        chart = self._new_figure(_SLACK_HEIGHT)
+        chart.yaxis.axis_label = "slack (% of allocated)"
+        chart.yaxis.ticker = BasicTicker(desired_num_ticks=4)
+        below: list[str] = []
+        for cause in CAUSES:
+            self._areas_of_slack[cause] = self._area(chart, cause, [*below], self._shares)
+            below.append(f"{cause}_bytes")
+        self._most_slack = Label(
+            x=4,
+            y=90,
+            x_units="screen",
+            y_units="screen",
+            text="",
+            visible=False,
+            text_font_size="12px",
+            background_fill_alpha=0.8,
+        )
+        self._most_slack.tags = [{"theme": {"text_color": "--text", "background_fill_color": "--page"}}]
+        chart.add_layout(self._most_slack)
+        return chart
 
     def _new_requests(self) -> figure:
         chart = self._new_figure(_REQUESTS_HEIGHT)
@@ -239,7 +278,7 @@ class OverTime:
         self._memory.yaxis.axis_label = f"KV cache, one device ({units.bytes})"
         self._memory.y_range.update(end=1.04 * pool)
         self._pool.location = pool
-        for chart in (self._memory, self._requests, self._pressure):
+        for chart in self._charts:
             chart.xaxis.axis_label = f"time ({units.time})"
 
     def _fit_requests(self, timeline: pl.DataFrame) -> None:
@@ -252,7 +291,7 @@ class OverTime:
         self._requests.yaxis[0].axis_label = "running (requests)" if has_own_axis else "requests"
         self._requests.y_range.update(end=1.1 * most["running"])
         self._waiting_range.end = 1.1 * most["waiting"]
-        for chart in (self._memory, self._requests, self._pressure):
+        for chart in self._charts:
             chart.min_border_right = _RIGHT_OF_AN_AXIS if has_own_axis else _RIGHT
 
     def _fit_lanes(self, lanes: dict[Lane, int]) -> None:

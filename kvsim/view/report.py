@@ -32,6 +32,7 @@ from kvsim.view.chart import Chart
 from kvsim.view.distributions import distributions, prefix_hits_of_each
 from kvsim.view.over_time import SCRIPTS, OverTime
 from kvsim.view.pages import TEMPLATES, static_text
+from kvsim.view.run_rows import LANES, Lane, lanes_of
 
 MOST_RUNS = 8
 """Of one report: more than can be looked at side by side belong into a sweep."""
@@ -85,6 +86,7 @@ def report_page(runs: Sequence[ReportedRun]) -> str:
     script, divs = components(models, wrap_script=True)
     return TEMPLATES.get_template("report.html").render(
         runs=shown,
+        lanes=_lanes(shown),
         differences=[differences(runs[0].results, other.results) for other in runs[1:]],
         order_of_effects=ORDER,
         divs={name: Markup(div) for name, div in divs.items()},
@@ -95,6 +97,12 @@ def report_page(runs: Sequence[ReportedRun]) -> str:
         content_policy=_CONTENT_POLICY,
         claim=CLAIM,
     )
+
+
+def _lanes(shown: Sequence["_ShownRun"]) -> dict[Lane, str]:
+    """What happened to requests in any of the runs for want of memory, and what that means."""
+    happened = {lane for run in shown for lane in lanes_of(run.results.pressure)}
+    return {lane: meaning for lane, meaning in LANES.items() if lane in happened}
 
 
 @frozen(kw_only=True, eq=False)

@@ -31,8 +31,8 @@ COUNTS = ("running", "waiting")
 _OF_THE_PAGE = ("pool", "allocated", "blank")
 """What has the colours of the page's text and ground."""
 
-_BESIDE = ("logical", "window_saving", "shared_saving", "host")
-"""Levels that are read off and not drawn."""
+_BESIDE = ("slack", "logical", "window_saving", "shared_saving", "host")
+"""Levels that are read off and not drawn as they are."""
 
 
 class Lane(NamedTuple):
@@ -42,11 +42,18 @@ class Lane(NamedTuple):
     cause: str
 
 
-_LANES = [
-    *(Lane("refused", cause) for cause in ("blocks", "gate", "watermark", "extent", "reservation")),
-    Lane("preempted", "blocks"),
-]
-"""In this order from above; others follow."""
+LANES = {
+    Lane("refused", "blocks"): "the pool has too few free blocks; more of them would have let the request in",
+    Lane("refused", "gate"): "its first chunk would have fitted, but the gate asks for room for the whole prompt",
+    Lane("refused", "watermark"): "it would have fitted, but spare blocks must stay free (memory.watermark)",
+    Lane("refused", "extent"): "enough is free, but not in one piece, and a reservation needs one extent",
+    Lane("refused", "reservation"): "enough is free, but promised to those that run, for tokens still to come",
+    Lane(
+        "preempted", "blocks"
+    ): "a running request needed a block and none was free, so a request gave back all of its own",
+}
+"""In this order from above, others follow; and what each means, where the least change that would have let a request in
+is the cause of its refusal."""
 
 
 class Units(NamedTuple):
@@ -65,9 +72,10 @@ def lanes_of(pressure: pl.DataFrame) -> dict[Lane, int]:
     """How often memory said no, by event and cause: every step that refused a request counts, as in a run's figures."""
     counts = pressure.group_by("event", "cause").agg(pl.col("steps").sum())
     times = {Lane(event, cause): int(steps) for event, cause, steps in counts.iter_rows()}
+    places = {lane: at for at, lane in enumerate(LANES)}
 
     def place(lane: Lane) -> tuple[int, Lane]:
-        return (_LANES.index(lane) if lane in _LANES else len(_LANES), lane)
+        return (places.get(lane, len(places)), lane)
 
     return {lane: times[lane] for lane in sorted(times, key=place)}
 
@@ -99,7 +107,7 @@ def packed_rows(
         "axis_bytes": BYTE_UNITS[units.bytes],
         "byte_units": [(unit, BYTE_UNITS[unit]) for unit in ("TiB", "GiB", "MiB", "KiB")],
         "levels": _levels(timeline),
-        "beside": [level for level in _BESIDE if _happens(timeline, f"{level}_bytes")],
+        "beside": [_beside(name) for name in _BESIDE if _happens(timeline, f"{name}_bytes")],
         "events": EVENTS,
         "lanes": [{"event": lane.event, "cause": lane.cause, "colour": COLOURS[lane.event]} for lane in lanes],
         "marks_at": marks_at,
@@ -126,9 +134,19 @@ def _levels(timeline: pl.DataFrame) -> list[dict[str, object]]:
             "colour": None if name in _OF_THE_PAGE else COLOURS[name],
             "is_line": name not in AREAS,
             "has_blocks": name in ("pool", "allocated", "cached", "blank"),
+            "of": "pool",
         }
         for name in ("pool", "allocated", *areas, *COUNTS)
     ]
+
+
+def _beside(name: str) -> dict[str, object]:
+    return {
+        "name": name,
+        "column": f"{name}_bytes",
+        "label": name.replace("_", " "),
+        "of": "allocated" if name == "slack" else "pool",
+    }
 
 
 def _chosen_pressure(pressure: pl.DataFrame, most_rows: int) -> pl.DataFrame:

@@ -86,7 +86,7 @@ def test_a_worst_case_that_dwarfs_all_else_is_cut_and_the_factor_said(tmp_path: 
     totals = results.totals
     results = evolve(results, totals=evolve(totals, worst_case_bytes=134 * results.shape.pool_bytes))
     chart = worst_case_beside_observed(results)
-    assert chart.sentences[0].endswith(": 134 x the pool.")
+    assert chart.sentences[0].endswith(": 134.00 x the pool.")
     assert chart.sentences[2] == "Its bar is cut (hatched), so that the others can be seen."
     pool, observed, (worst,) = lengths(chart)
     assert worst < 1.2 * max(*pool, *observed), "the others can be seen"

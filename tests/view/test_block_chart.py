@@ -76,7 +76,7 @@ def test_moments_in_a_table() -> None:
     table = block_chart.moments_in_words(maps)
     assert table.columns == ("time", "held blocks", "blank blocks", "held by several", "slack")
     assert table.rows == (
-        ("0 ns", "0", "2", "0", "0 B"),
+        ("0 s", "0", "2", "0", "0 B"),
         ("1.50 s", "1", "1", "1", "128 KiB (131,072 B)"),
     )
 
@@ -223,12 +223,12 @@ def test_pointer_keys_and_slider(browser: Browser, tmp_path: Path) -> None:
     chart.show(some_maps())
     with seen(browser, tmp_path, page_of(chart)) as (page, root):
         totals, readout, slider = root.locator(".totals"), root.locator(".readout"), root.get_by_label("Moment")
-        assert totals.inner_text().startswith("At 9 s (moment 3 of 3): 30 held of 30 blocks; slack")
+        assert totals.inner_text().startswith("At 9.00 s (moment 3 of 3): 30 held of 30 blocks; slack")
         slider.focus()
         for _ in range(2):
             page.keyboard.press("ArrowLeft")
-        assert totals.inner_text().startswith("At 0 ns (moment 1 of 3): 5 held (2 by several requests), 20 cached, ")
-        assert slider.get_attribute("aria-valuetext") == "at 0 ns: " + moment_of(some_maps()[0]).totals
+        assert totals.inner_text().startswith("At 0 s (moment 1 of 3): 5 held (2 by several requests), 20 cached, ")
+        assert slider.get_attribute("aria-valuetext") == "at 0 s: " + moment_of(some_maps()[0]).totals
         page.keyboard.press("Tab")
         page.keyboard.press("ArrowRight")
         assert readout.inner_text() == (
@@ -310,7 +310,7 @@ def test_a_map_that_is_not_to_be_seen_is_drawn_when_it_is(browser: Browser, tmp_
         tab.page.wait_for_timeout(300)
         tab.page.evaluate("document.getElementById('tab').style.display = ''")
         tab.page.wait_for_function(drawn(), timeout=5_000)
-        assert tab.page.locator(".totals").inner_text().startswith("At 9 s")
+        assert tab.page.locator(".totals").inner_text().startswith("At 9.00 s")
         assert tab.page.locator("canvas[role=application]").bounding_box() is not None
 
 
@@ -334,10 +334,10 @@ def test_a_live_page_follows_and_stays_at_the_moment_that_was_chosen(browser: Br
         assert not root.is_visible(), "there is nothing to see yet"
         totals = root.locator(".totals")
         show(maps[:1])
-        totals.get_by_text("At 0 ns:").wait_for()
+        totals.get_by_text("At 0 s:").wait_for()
         show(maps[:2])
         totals.get_by_text("At 2.50 s (moment 2 of 2)").wait_for()
         root.locator("input").fill("0")
-        totals.get_by_text("At 0 ns (moment 1 of 2)").wait_for()
+        totals.get_by_text("At 0 s (moment 1 of 2)").wait_for()
         show(maps)
-        totals.get_by_text("At 0 ns (moment 1 of 3)").wait_for()
+        totals.get_by_text("At 0 s (moment 1 of 3)").wait_for()

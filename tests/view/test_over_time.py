@@ -12,6 +12,7 @@ from jinja2 import Template
 from playwright.sync_api import Browser, Locator, Page
 
 from kvsim.engine.tables import PRESSURE_COLUMNS, TIMELINE_COLUMNS, MemoryShape
+from kvsim.units import format_moment
 from kvsim.view.over_time import SCRIPTS, OverTime
 from kvsim.view.pages import static_text
 from kvsim.view.run_rows import lanes_of
@@ -225,11 +226,10 @@ def test_pointing_at_a_chart_tells_the_row_that_holds_there(look: Look) -> None:
     assert moment.get_attribute("aria-live") == "polite"
     admitted = f"; {row['admitted']} admitted" if row["admitted"] else ""
     refused = f"{', ' if admitted else '; '}{row['refused']} refused" if row["refused"] else ""
-    assert moment.inner_text().endswith(
-        f"s = {row['time_ns']:,} ns: {row['running']} running, {row['waiting']} waiting{admitted}{refused}".replace(
-            "s = ", " = ", 1
-        )
-    )
+    assert moment.inner_text().split("\n") == [
+        f"{format_moment(row['time_ns'])} = {row['time_ns']:,} ns: ".rstrip(),
+        f"{row['running']} running, {row['waiting']} waiting{admitted}{refused}",
+    ]
     allocated, pool = row["allocated_bytes"], row["pool_bytes"]
     blocks = allocated // SHAPE.block_bytes
     assert look.level("allocated").split("\n") == [
@@ -240,6 +240,8 @@ def test_pointing_at_a_chart_tells_the_row_that_holds_there(look: Look) -> None:
     ]
     assert f"{row['live_bytes']:,} B" in look.level("live")
     assert look.level("running").split("\n") == ["running", str(row["running"]), "requests"]
+    share = f"{100 * row['slack_bytes'] / allocated:.2f} % of allocated" if allocated else ""
+    assert look.level("slack").split("\n")[3:] == [share]
 
 
 def test_only_levels_that_there_are_can_be_shown_and_hidden(look: Look) -> None:
@@ -352,10 +354,8 @@ def test_refusals_and_preemptions_have_lanes_and_are_named(look: Look) -> None:
     _, x, y = look.time_at("pressure", at / look.timeline["time_ns"][-1], 0.5)
     look.page.mouse.move(x + 3, y)
     look.page.wait_for_function("(want) => kvsim.rowShown(0)?.time_ns === want", arg=str(at))
-    seconds = f"{at / look.unit_ns:.5f}" if look.unit_ns > 10**9 else f"{at / look.unit_ns:.3f}"
-    unit = "min" if look.unit_ns > 10**9 else "s"
     assert marks.all_inner_texts() == [
-        f"request 9 refused: gate, for 2,000 steps from {seconds} {unit}, when it needed 20 blocks; "
+        f"request 9 refused: gate, for 2,000 steps from {format_moment(at)}, when it needed 20 blocks; "
         "blank 18, evictable 16, missing 1,002; slack 8.00 KiB (8,192 B)"
     ]
     look.element("pressure").focus()
@@ -375,6 +375,44 @@ def test_refusals_and_preemptions_have_lanes_and_are_named(look: Look) -> None:
         "request 8 preempted: blocks",
     ]
     assert len(look.drawn()["marks"]) == 4
+
+
+def test_slack_is_drawn_as_its_share_of_what_is_allocated(look: Look) -> None:
+    start, end = times(look.timeline, 40, 60)
+    look.range(start, end)
+    rows = look.timeline[40:62]
+    drawn = look.js("([id]) => [...Bokeh.documents[0].get_model_by_id(id).data.tail_bytes]", look.chart._shares.id)
+    held = zip(rows["tail_bytes"], rows["allocated_bytes"], strict=True)
+    assert drawn == [100 * tail / allocated if allocated else 0 for tail, allocated in held]
+    top = look.js("([id]) => Bokeh.documents[0].get_model_by_id(id).y_range.end", look.chart._slack.id)
+    assert top == pytest.approx(1.05 * 25)
+
+
+def test_causes_of_slack_are_stacked() -> None:
+    fields = {
+        cause: (area.glyph.y1.expr.fields, area.glyph.y2.expr.fields)  # type: ignore[attr-defined]
+        for cause, area in OverTime()._areas_of_slack.items()
+    }
+    assert fields["tail"] == ([], ["tail_bytes"])
+    assert fields["reserved"] == (["tail_bytes"], ["tail_bytes", "reserved_bytes"])
+    assert fields["padding"][0] == fields["unused"][1]
+
+
+def test_what_is_allocated_is_outlined_where_every_row_is_drawn(look: Look) -> None:
+    visible = "([id]) => Bokeh.documents[0].get_model_by_id(id).visible"
+    outline = look.chart._toggled["allocated"].id
+    assert not look.js(visible, outline)
+    look.range(*times(look.timeline, 40, 60))
+    assert look.js(visible, outline)
+
+
+def test_moments_are_told_alike_by_page_and_python(look: Look) -> None:
+    asked = [0, 999, 2_379_800, 999_000_000, 20_795_400_000, 59_994_000_000, 59_995_000_000, 252_340_000_000]
+    asked += [3_599_949_999_999, 3_599_950_000_000, 3_855_000_000_000, 10**16]
+    told = look.js("([times]) => times.map((ns) => kvsimMoment.readableTime(BigInt(ns)))", [str(ns) for ns in asked])
+    assert told == [format_moment(ns) for ns in asked]
+    assert told[4:8] == ["20.80 s", "59.99 s", "1 min 0.0 s", "4 min 12.3 s"]
+    assert told[-3:] == ["1 h 0 min 0.0 s", "1 h 4 min 15.0 s", "2,777 h 46 min 40.0 s"]
 
 
 def test_names_are_text(look: Look) -> None:

@@ -50,6 +50,14 @@ def pressed(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return out
 
 
+@pytest.fixture(scope="module")
+def two_runs(pressed: Path) -> list[Path]:
+    """The same with more memory beside it, and a report of both beside that one's files."""
+    roomy = write_run(write_scenario(pressed.parent), pressed.parent / "roomy", "memory.num_blocks=40")
+    write_report([read_run(pressed, "short"), read_run(roomy, "roomy")], roomy / "report.html")
+    return [pressed, roomy]
+
+
 @pytest.mark.parametrize(("width", "dark"), [(1280, False), (390, True)])
 def test_it_opens_from_disk_with_nothing_else_at_hand(browser: Browser, pressed: Path, width: int, dark: bool) -> None:
     results = read_results(pressed)
@@ -87,6 +95,8 @@ def test_all_that_a_reader_asks_for_is_there(pressed: Path) -> None:
         "Block map",
         "num_blocks = 14",
         "kvsim run scenario.toml",
+        "refused: blocks</dt><dd>the pool has too few free blocks",
+        "preempted: blocks</dt>",
     ):
         assert text in page, text
 
@@ -101,6 +111,47 @@ def test_what_is_folded_away_is_unfolded_for_print(browser: Browser, pressed: Pa
         assert tab.page.evaluate(folded) == 0
         tab.page.evaluate("dispatchEvent(new Event('afterprint'))")
         assert tab.page.evaluate(folded) == before
+
+
+def test_charts_are_as_wide_as_paper_when_they_are_printed(browser: Browser, pressed: Path) -> None:
+    with opened(browser) as tab:
+        show(tab.page, pressed / "report.html")
+        widths = """() => [...Bokeh.index.query((view) => view.canvas_view)].map((view) =>
+          [view.canvas_view.primary.canvas.width, view.frame.bbox.right, view.el.getBoundingClientRect().width])"""
+        before = tab.page.evaluate(widths)
+        tab.page.evaluate(f"addEventListener('beforeprint', () => (window.printed = ({widths})()))")
+        tab.page.pdf(format="A4")
+        printed = tab.page.evaluate("window.printed")
+        assert len(printed) == len(before) > 8
+        paper = 180 / 25.4 * 96
+        for canvas, frame, chart in printed:
+            assert paper - 2 < canvas <= chart + 1 <= paper + 2
+            assert frame <= canvas
+        tab.page.wait_for_function(f"(before) => JSON.stringify(({widths})()) === JSON.stringify(before)", arg=before)
+
+
+def test_whatever_can_be_come_to_by_keyboard_has_a_name(browser: Browser, pressed: Path) -> None:
+    with opened(browser) as tab:
+        show(tab.page, pressed / "report.html")
+        stops = tab.page.evaluate(
+            """() => {
+              const stops = [];
+              const collect = (root) => {
+                for (const at of root.querySelectorAll("*")) {
+                  const isSeen = at.checkVisibility({ visibilityProperty: true });
+                  const name = at.getAttribute("aria-label") || at.labels?.[0]?.textContent.trim() || at.textContent.trim();
+                  if (at.tabIndex >= 0 && isSeen) stops.push([name, at.className]);
+                  if (at.shadowRoot) collect(at.shadowRoot);
+                }
+              };
+              collect(document.querySelector("main"));
+              return stops;
+            }"""
+        )
+        names = [name for name, _ in stops]
+        assert [stop for stop in stops if not stop[0] or "bk-events" in stop[1] or "marks" in stop[1]] == []
+        assert sum(" over time" in name and "Point at" in name for name in names) == 4
+        assert {"Box Zoom (x-axis)", "zoom in", "show all of the time"} <= set(names)
 
 
 def test_nothing_of_a_run_becomes_a_part_of_the_page(browser: Browser, tmp_path: Path) -> None:
@@ -124,12 +175,9 @@ def test_nothing_of_a_run_becomes_a_part_of_the_page(browser: Browser, tmp_path:
         assert found.evaluate_all("found => found.map(one => one.outerHTML)") == []
 
 
-def test_runs_stand_side_by_side_and_what_differs_is_explained(browser: Browser, pressed: Path, tmp_path: Path) -> None:
-    roomy = write_run(write_scenario(tmp_path), tmp_path / "roomy", "memory.num_blocks=40")
-    report = tmp_path / "report.html"
-    write_report([read_run(pressed, "short"), read_run(roomy, "roomy")], report)
+def test_runs_stand_side_by_side_and_what_differs_is_explained(browser: Browser, two_runs: list[Path]) -> None:
     with opened(browser, width=1500, offline=True) as tab:
-        show(tab.page, report)
+        show(tab.page, two_runs[1] / "report.html")
         tab.page.wait_for_function("window.kvsim.isReady(1)")
         said = tab.page.locator("#differences").inner_text()
         assert "memory.num_blocks 14 -> 40" in said
@@ -140,9 +188,73 @@ def test_runs_stand_side_by_side_and_what_differs_is_explained(browser: Browser,
         assert ORDER in said
         places = tab.page.locator("#time .run").evaluate_all("runs => runs.map(run => run.getBoundingClientRect().x)")
         assert places[1] > places[0] + 400
-        for number, out in enumerate((pressed, roomy)):
+        for number, out in enumerate(two_runs):
             last = read_results(out).timeline.tail(1).to_dicts()[0]
             assert tab.page.evaluate(f"window.kvsim.lastDrawn({number}).time_ns") == str(last["time_ns"])
+
+
+def test_runs_move_together_unless_a_reader_parts_them(browser: Browser, two_runs: list[Path]) -> None:
+    timelines = [read_results(out).timeline for out in two_runs]
+    last_ns = [int(timeline["time_ns"][-1]) for timeline in timelines]
+    assert last_ns[0] != last_ns[1]
+    with opened(browser, width=1280, offline=True) as tab:
+        page = tab.page
+        show(page, two_runs[1] / "report.html")
+        page.wait_for_function("window.kvsim.isReady(1)")
+        charts = page.locator("[aria-label^='Memory over time']")
+
+        def shown() -> list[int]:
+            return [int(page.evaluate(f"window.kvsim.rowShown({number}).time_ns")) for number in (0, 1)]
+
+        def held(time_ns: int) -> list[int]:
+            return [int(rows.filter(pl.col("time_ns") <= time_ns)["time_ns"][-1]) for rows in timelines]
+
+        def ranges() -> list[list[float]]:
+            ranges: list[list[float]] = page.evaluate(
+                """async () => {
+                  await new Promise((done) => requestAnimationFrame(() => requestAnimationFrame(done)));
+                  return [...document.querySelectorAll(".chart.memory [data-root-id]")].map((place) => {
+                    const { start, end } = Bokeh.index.find_one_by_id(place.dataset.rootId).model.x_range;
+                    return [start, end];
+                  });
+                }"""
+            )
+            return ranges
+
+        def slider_times() -> list[str]:
+            return page.locator(".kvsim-blocks .totals").evaluate_all("said => said.map(one => one.textContent)")
+
+        assert shown() == held(shown()[0])
+        assert ranges() == [[0, pytest.approx(max(last_ns) / 1e9)]] * 2
+        charts.nth(1).focus()
+        page.keyboard.press("Home")
+        page.keyboard.press("ArrowRight")
+        page.keyboard.press("ArrowRight")
+        assert shown() == held(timelines[1]["time_ns"][2])
+        page.keyboard.press("+")
+        one, two = ranges()
+        assert one == pytest.approx(two)
+        assert one[1] - one[0] == pytest.approx(max(last_ns) / 2e9)
+        sliders = page.get_by_label("Moment", exact=True)
+        sliders.nth(1).focus()
+        page.keyboard.press("Home")
+        assert [text.split(" (")[0] for text in slider_times()] == ["At 0 s", "At 0 s"]
+        # Its readout takes as many lines whatever it says.
+        charts.nth(0).focus()
+        tops = set()
+        for key in ("Home", "ArrowRight", "ArrowRight", "PageDown", "PageDown", "PageDown", "End"):
+            page.keyboard.press(key)
+            tops.add(page.evaluate("document.querySelector('.chart.memory').offsetTop"))
+        assert len(tops) == 1
+        page.keyboard.press("0")
+        page.get_by_label("Move all runs together").first.focus()
+        page.keyboard.press("Space")
+        assert not page.get_by_label("Move all runs together").nth(1).is_checked()
+        before = shown()
+        charts.nth(1).focus()
+        page.keyboard.press("Home")
+        assert shown() == [before[0], timelines[1]["time_ns"][0]]
+        assert [end for _, end in ranges()] == pytest.approx([ns / 1e9 for ns in last_ns])
 
 
 def test_a_run_without_block_maps_says_how_to_get_them(tmp_path: Path) -> None:

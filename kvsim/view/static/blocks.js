@@ -10,6 +10,7 @@ const number = new Intl.NumberFormat("en-US");
 class Blocks {
   constructor(root) {
     this.root = root;
+    (window.kvsimBlockMaps ??= []).push(this); // of the page
     for (const name of ["moment", "totals", "cells", "cursor", "readout", "notes", "legend"]) {
       this[name] = root.querySelector("." + name);
     }
@@ -20,12 +21,17 @@ class Blocks {
     this.slider.addEventListener("input", () => {
       this.time = this.page.moments[this.slider.value].time;
       this.draw();
+      this.lead();
     });
     this.canvas.addEventListener("pointermove", (event) => this.point(event));
     this.canvas.addEventListener("pointerdown", (event) => this.point(event));
     this.canvas.addEventListener("keydown", (event) => this.key(event));
     for (const media of ["(prefers-color-scheme: dark)", "print"]) {
       matchMedia(media).addEventListener("change", () => this.page && this.draw());
+    }
+    // A page may lay itself out for print before these are called.
+    for (const printing of ["beforeprint", "afterprint"]) {
+      addEventListener(printing, () => this.page && this.draw());
     }
     new ResizeObserver(() => this.page && root.clientWidth !== this.width && this.draw()).observe(root);
   }
@@ -48,6 +54,24 @@ class Blocks {
     this.slider.max = moments.length - 1;
     const kept = moments.findIndex((moment) => moment.time === this.time);
     this.slider.value = kept < 0 ? chosen : kept;
+    const leader = window.kvsimBlockMaps.find((one) => one.page);
+    if (kept < 0 && window.kvsim?.isTogether && leader !== this) this.follow(leader);
+    else this.draw();
+  }
+
+  // Where the runs of a page move together, the maps of the others go to their moment nearest to this one's.
+  lead() {
+    if (!window.kvsim?.isTogether) return;
+    for (const one of window.kvsimBlockMaps) if (one !== this && one.page) one.follow(this);
+  }
+
+  follow(leader) {
+    const { moments } = this.page;
+    const time = BigInt(leader.page.moments[leader.slider.value].time);
+    const after = (moment) => BigInt(moment.time) - time;
+    const far = (moment) => (after(moment) < 0n ? -after(moment) : after(moment));
+    this.slider.value = moments.reduce((best, moment, i) => (far(moment) < far(moments[best]) ? i : best), 0);
+    this.time = moments[this.slider.value].time;
     this.draw();
   }
 

@@ -4,6 +4,7 @@
 
 (() => {
   const { rowThatHolds } = window.kvsimPacked;
+  const { percentOf } = window.kvsimDrawing;
 
   const grouped = (value) => value.toLocaleString("en-US");
 
@@ -12,9 +13,16 @@
     return size === 1 ? `${grouped(value)} B` : `${(Number(value) / size).toFixed(2)} ${unit}`;
   }
 
-  // As many decimals as milliseconds need.
-  function readableTime(value, { unit, ns }) {
-    return `${(Number(value) / ns).toFixed(Math.max(0, Math.ceil(Math.log10(ns / 1e6))))} ${unit}`;
+  // A moment as people read it: "20.80 s", "4 min 12.3 s"; as units.format_moment has it.
+  function readableTime(value) {
+    const ns = Number(value);
+    if (ns < 1e6) return ns ? `${(ns / 1e3).toFixed(2)} us` : "0 s";
+    if (ns < 1e9) return `${(ns / 1e6).toFixed(2)} ms`;
+    if (ns < 6e10 - 5e6) return `${(ns / 1e9).toFixed(2)} s`;
+    const tenths = Math.round(ns / 1e8);
+    const seconds = `${((tenths % 600) / 10).toFixed(1)} s`;
+    const minutes = Math.floor(tenths / 600);
+    return minutes < 60 ? `${minutes} min ${seconds}` : `${grouped(Math.floor(minutes / 60))} h ${minutes % 60} min ${seconds}`;
   }
 
   function element(tag, attributes = {}, ...children) {
@@ -26,7 +34,7 @@
 
   const HINT =
     "Point at a chart, or move to it with the tab key and then by rows with ← →, by a tenth with page up and page down, " +
-    "to the ends with home and end. Drag, Ctrl + wheel, or + − 0 to zoom. Shares are of the pool.";
+    "to the ends with home and end. Drag, Ctrl + wheel, or + − 0 to zoom. Shares are of the pool, where nothing else is said.";
 
   // Of `rows`, as they were unpacked. `hidden` has the names of levels that are not drawn; `toggled` is called when it
   // has changed, and `zoom` with how much wider the time shown is to be.
@@ -34,20 +42,17 @@
     constructor(rows, hidden, toggled, zoom) {
       this.rows = rows;
       this.moment = element("p", { class: "moment", "aria-live": "polite", "aria-atomic": "true" });
-      this.beside = element("p", { class: "beside" });
       this.marks = element("ul", { class: "marks", "aria-live": "polite", "aria-label": "Refusals and preemptions" });
-      this.marks.tabIndex = 0; // it may need to be scrolled
       const { note } = rows;
       const levels = element("div", { class: "levels", role: "group", "aria-label": "Show or hide" });
       this.values = new Map(note.levels.map((level) => [level.name, this.addLevel(level, levels, hidden, toggled)]));
-      this.beside.hidden = !note.beside.length;
+      for (const level of note.beside) this.values.set(level.name, this.addBeside(level, levels));
       this.marks.hidden = !note.lanes.length;
       this.root = element(
         "section",
         { class: "kvsim-panel", "aria-label": `Values at a moment${note.name ? `, ${note.name}` : ""}` },
         element("div", { class: "bar" }, this.zoomButtons(zoom), this.moment),
         levels,
-        this.beside,
         this.marks,
         element("p", { class: "beside" }, this.heldInWords()),
         element("p", { class: "hint" }, HINT),
@@ -77,10 +82,19 @@
       });
       const swatch = element("i", { class: level.is_line ? "line" : "area", "data-name": level.name });
       if (level.colour) swatch.style.setProperty("--swatch", level.colour);
+      return this.addValues(level, levels, element("label", { "data-level": level.name }, box, swatch, level.label));
+    }
+
+    // What is read off and not drawn.
+    addBeside(level, levels) {
+      return this.addValues(level, levels, element("div", { "data-level": level.name }, level.label));
+    }
+
+    addValues(level, levels, item) {
       const [readable, share, exact, blocks] = ["b", "small", "small", "small"].map((tag) => element(tag));
-      const values = element("span", {}, readable, " ", share);
-      const item = element("label", { "data-level": level.name }, box, swatch, level.label, values, exact);
+      item.append(element("span", {}, readable, " ", level.of === "pool" ? share : ""), exact);
       if (level.has_blocks) item.append(blocks);
+      if (level.of !== "pool") item.append(share);
       levels.append(item);
       return { readable, share, exact, blocks };
     }
@@ -105,27 +119,27 @@
       const value = (name) => timeline.columns[name][row];
       const happened = note.events.filter(value).map((event) => `${grouped(value(event))} ${event}`);
       this.moment.replaceChildren(
-        element("b", {}, readableTime(value("time_ns"), note.time)),
-        ` = ${grouped(value("time_ns"))} ns: `,
+        element("span", {}, element("b", {}, readableTime(value("time_ns"))), ` = ${grouped(value("time_ns"))} ns: `),
         `${grouped(value("running"))} running, ${grouped(value("waiting"))} waiting`,
         happened.length ? `; ${happened.join(", ")}` : "",
       );
-      for (const level of note.levels) this.showLevel(level, value(level.column), value("pool_bytes"));
-      const bytes = (name) => this.bytesInWords(value(`${name}_bytes`));
-      this.beside.textContent = note.beside.map((name) => `${name.replace("_", " ")} ${bytes(name)}`).join(" · ");
-      return this.marks.replaceChildren(...this.marksOf(row));
+      for (const level of [...note.levels, ...note.beside]) this.showLevel(level, value(level.column), value);
+      this.marks.replaceChildren(...this.marksOf(row));
+      // To be scrolled by keyboard, where it needs to be.
+      if (this.marks.scrollHeight > this.marks.clientHeight) this.marks.tabIndex = 0;
+      else this.marks.removeAttribute("tabindex");
     }
 
     showNothing(ns) {
       const { note, timeline } = this.rows;
-      const when = `${readableTime(ns, note.time)}: before the first instant`;
+      const when = `${readableTime(ns)}: before the first instant`;
       this.moment.textContent = timeline.rows ? when : "no instants yet";
       for (const texts of this.values.values()) Object.values(texts).forEach((text) => (text.textContent = ""));
-      this.beside.textContent = "";
       this.marks.replaceChildren();
     }
 
-    showLevel(level, value, pool) {
+    // `valueOf` gives any column of the row.
+    showLevel(level, value, valueOf) {
       const { readable, share, exact, blocks } = this.values.get(level.name);
       if (level.column === level.name) {
         readable.textContent = grouped(value);
@@ -134,7 +148,9 @@
       }
       const { byte_units, block_bytes } = this.rows.note;
       readable.textContent = readableBytes(value, byte_units);
-      share.textContent = level.name === "pool" ? "" : `${((100 * Number(value)) / Number(pool)).toFixed(2)} %`;
+      const whole = valueOf(`${level.of}_bytes`);
+      const percent = whole ? `${percentOf(value, whole).toFixed(2)} %` : "";
+      share.textContent = level.name === "pool" ? "" : level.of === "pool" ? percent : percent && `${percent} of ${level.of}`;
       exact.textContent = `${grouped(value)} B`;
       blocks.textContent = `${grouped(BigInt(value) / BigInt(block_bytes))} blocks`;
     }
@@ -165,7 +181,7 @@
       const { note, pressure } = this.rows;
       const of = (name) => grouped(pressure.columns[name][mark]);
       const { event, cause } = note.lanes[pressure.columns.lane[mark]];
-      const since = readableTime(pressure.columns.time_ns[mark], note.time);
+      const since = readableTime(pressure.columns.time_ns[mark]);
       const when = event === "refused" ? `for ${of("steps")} steps from ${since}, when it` : `at ${since}, when it`;
       return (
         `request ${pressure.columns.request_id[mark]} ${event}: ${cause}, ${when} needed ${of("need_blocks")} blocks; ` +
@@ -182,5 +198,5 @@
     }
   }
 
-  window.kvsimMoment = { HINT, Panel, element };
+  window.kvsimMoment = { HINT, Panel, element, readableTime };
 })();

@@ -1,5 +1,6 @@
 "use strict";
-// The report: charts take the colours of the page, and what is folded away is unfolded for print.
+// The report: charts take the colours of the page, runs move together if their readers want it, and for print charts are
+// laid out as wide as paper and what is folded away is unfolded.
 
 (() => {
   // Bokeh puts a document into its place some time after the page has been read.
@@ -10,12 +11,35 @@
     documents.forEach(window.kvsimTheme);
   }, 20);
 
+  addEventListener("DOMContentLoaded", () => {
+    const boxes = [...document.querySelectorAll(".together input")];
+    for (const box of boxes) {
+      box.addEventListener("change", () => {
+        for (const other of boxes) other.checked = box.checked;
+        window.kvsim.moveTogether(box.checked);
+        window.kvsimBlockMaps?.[0].lead();
+      });
+    }
+    window.kvsim.moveTogether(boxes.some((box) => box.checked));
+  });
+
+  // A printer waits for nothing that is yet to come, so all of it is done at once.
+  function layOut() {
+    for (const view of Bokeh.index.query((view) => view.is_layout_root)) view.compute_layout();
+    window.kvsim.redraw();
+    window.kvsimTheme.paintAll();
+  }
+
   let unfolded = [];
   addEventListener("beforeprint", () => {
     unfolded = [...document.querySelectorAll("details:not([open])")];
     for (const details of unfolded) details.open = true;
+    document.documentElement.classList.add("for-print");
+    layOut();
   });
   addEventListener("afterprint", () => {
     for (const details of unfolded) details.open = false;
+    document.documentElement.classList.remove("for-print");
+    layOut();
   });
 })();

@@ -45,8 +45,24 @@
   function colourAll() {
     const style = getComputedStyle(document.documentElement);
     for (const document_ of documents) colour(document_, style);
-    // At once, since a printer does not wait for the next frame.
-    for (const view of Bokeh.index.query((view) => view.canvas_view)) view.paint();
+    paintAll();
+  }
+
+  // At once, since a printer does not wait for the next frame. Chromium prints what was drawn since a canvas was last
+  // read, sharp at any size; but where that has cleared a canvas it prints white, and would hide the canvas below.
+  function paintAll() {
+    const reader = document.createElement("canvas").getContext("2d");
+    for (const view of Bokeh.index.query((view) => view.canvas_view)) {
+      view.invalidate_painters(); // all of them
+      view.paint();
+      const { canvas } = view.canvas_view.overlays;
+      if (canvas.width && canvas.height) reader.drawImage(canvas, 0, 0);
+    }
+  }
+
+  // What Bokeh lays over each plot for its gestures is nothing to come to by keyboard: it has no name and no keys.
+  function unstop() {
+    for (const view of Bokeh.index.query((view) => view.canvas_view)) view.canvas_view.events_el.tabIndex = -1;
   }
 
   // The charts of a Bokeh document, now and whenever the page changes its colours. To be called again for new charts.
@@ -56,7 +72,10 @@
         matchMedia(query).addEventListener("change", colourAll);
       }
     }
+    if (!documents.has(document_)) document_.idle.connect(unstop); // when all of it is built
     documents.add(document_);
+    unstop();
     colour(document_, getComputedStyle(document.documentElement));
   };
+  window.kvsimTheme.paintAll = paintAll;
 })();

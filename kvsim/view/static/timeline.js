@@ -4,47 +4,8 @@
 
 (() => {
   const { unpacked, rowThatHolds } = window.kvsimPacked;
+  const { chosen, drawable, heights, shares } = window.kvsimDrawing;
   const { HINT, Panel, element } = window.kvsimMoment;
-
-  // Rows `first ... last`; if they are many, of each part of `x`, from `start` on and `wide`, the first and the last
-  // row, and of each level the first with the most and the first with the least.
-  function chosen(x, first, last, levels, start, wide) {
-    const rows = [];
-    if (wide <= 0) {
-      for (let row = first; row <= last; row++) rows.push(row);
-      return rows;
-    }
-    const num = levels.length;
-    const taken = new Int32Array(2 + 2 * num); // most and least of each level, then the first row and the last
-    function close(end) {
-      taken[2 * num + 1] = end;
-      taken.sort();
-      taken.forEach((row, i) => (i && row === taken[i - 1] ? null : rows.push(row)));
-    }
-    let edge = -Infinity;
-    for (let row = first; row <= last; row++) {
-      if (x[row] >= edge) {
-        if (row > first) close(row - 1);
-        taken.fill(row);
-        edge = start + (Math.floor((x[row] - start) / wide) + 1) * wide;
-        continue;
-      }
-      for (let i = 0; i < num; i++) {
-        const level = levels[i];
-        if (level[row] > level[taken[i]]) taken[i] = row;
-        if (level[row] < level[taken[num + i]]) taken[num + i] = row;
-      }
-    }
-    if (last >= first) close(last);
-    return rows;
-  }
-
-  // Some of the values as numbers, to draw them.
-  function drawable(values, rows, size) {
-    const numbers = new Float64Array(rows.length);
-    for (let i = 0; i < rows.length; i++) numbers[i] = Number(values[rows[i]]) / size;
-    return numbers;
-  }
 
   // Pixels of the screen. One would show no more of a run that goes up and down within it, and takes twice as long.
   const COLUMN = 2;
@@ -56,6 +17,7 @@
 
   const LABELS = {
     memory: "Memory over time",
+    slack: "Slack over time, in percent of what is allocated",
     requests: "Running and waiting requests over time",
     pressure: "Refusals and preemptions over time",
   };
@@ -67,9 +29,10 @@
       this.bytes = null; // of which the rows are, or will be
       this.whole = null; // the range of time that the rows take
       this.isWhole = true;
+      this.isEveryRow = false; // of the part that is shown
       this.moment_ns = null; // pointed at, or null
       this.hidden = new Set();
-      this.drawn = { levels: [], counts: [], marks: [] };
+      this.drawn = { levels: [], slack: [], counts: [], marks: [] };
       this.attached = new WeakSet();
       this.isWaiting = false; // for the charts to be on the page
     }
@@ -89,8 +52,9 @@
       this.bytes = bytes;
       const rows = await unpacked(bytes);
       if (this.bytes !== bytes) return; // others have come in the meantime
-      const before_ns = this.rows?.note.time.ns ?? rows.note.time.ns;
+      const before_ns = this.unit_ns;
       this.rows = rows;
+      this.unit_ns = rows.note.time.ns;
       const { timeline, pressure, note } = rows;
       [this.x, this.mark_x] = [timeline, pressure].map(({ columns }) => {
         const x = new Float64Array(columns.time_ns.length);
@@ -102,18 +66,25 @@
       for (let row = 1; row < timeline.rows; row++) {
         if (allocated_bytes[row] > allocated_bytes[this.fullest]) this.fullest = row;
       }
+      this.slack_share = shares(timeline.columns.slack_bytes, allocated_bytes);
       this.panel = null;
       this.showLevels();
-      this.showWhole(before_ns / note.time.ns);
+      this.showWhole((before_ns ?? note.time.ns) / note.time.ns);
+      for (const other of this.others()) other.showWhole(1);
       this.draw();
+      for (const other of this.others()) other.draw();
+      for (const other of this.others()) other.showMoment(); // may be this one's
     }
 
-    // Those that a reader has not hidden. What is nowhere more than nothing is not drawn at all.
+    // Those that a reader has not hidden. What is nowhere more than nothing is not drawn at all. An outline of many rows
+    // covers what it is the outline of.
     showLevels() {
       const present = new Set(this.rows.note.levels.map((level) => level.name));
       for (const [key, model] of Object.entries(this.models)) {
-        const name = key.split("toggled_")[1];
-        if (name) model.setv({ visible: present.has(name) && !this.hidden.has(name) }, { sync: false });
+        const [, name] = key.match(/^(?:toggled|share)_(.*)/) ?? [];
+        if (!name) continue;
+        const visible = present.has(name) && !this.hidden.has(name) && (name !== "allocated" || this.isEveryRow);
+        model.setv({ visible }, { sync: false });
       }
     }
 
@@ -122,7 +93,7 @@
     showWhole(scale) {
       const { time } = this.models;
       const { ns } = this.rows.note.time;
-      const end = this.x.at(-1) || 1 / ns;
+      const end = Number(this.together().map((one) => one.last_ns()).reduce((a, b) => (b > a ? b : a))) / ns || 1 / ns;
       this.whole = { start: Math.min(0, this.x[0] ?? 0), end };
       const part = { start: time.start * scale, end: time.end * scale };
       const range = this.isWhole || part.end > end ? this.whole : part;
@@ -139,6 +110,7 @@
         return;
       }
       const { memory, time, drawn_levels, drawn_counts } = this.models;
+      const { axis_bytes } = this.rows.note;
       const width = widthOf(memory);
       const { columns, rows } = this.rows.timeline;
       const { start, end } = time;
@@ -147,27 +119,42 @@
       const view = [this.bytes, start, end, width];
       if (!width || view.every((part, i) => part === this.view?.[i])) return;
       this.view = view;
-      this.isWhole = start <= whole.start && end >= whole.end;
+      const hair = 1e-9 * (whole.end - whole.start);
+      this.isWhole = start <= whole.start + hair && end >= whole.end - hair;
       const wide = (end - start) / Math.max(1, Math.round((width * devicePixelRatio) / COLUMN));
       const first = Math.max(0, rowThatHolds(this.x, start));
       const last = Math.min(rows - 1, rowThatHolds(this.x, end) + 1);
-      const choice = (names) => {
-        const isFew = last - first < (4 * (end - start)) / wide;
-        return chosen(this.x, first, last, names.map((name) => columns[name]), start, isFew ? 0 : wide);
-      };
-      this.drawn.levels = choice(["allocated_bytes"]);
-      this.drawn.counts = choice(["running", "waiting"]);
-      this.put(drawn_levels, this.drawn.levels, this.rows.note.axis_bytes);
-      this.put(drawn_counts, this.drawn.counts, 1);
+      this.isEveryRow = last - first < (4 * (end - start)) / wide;
+      const choice = (...levels) => chosen(this.x, first, last, levels, start, this.isEveryRow ? 0 : wide);
+      this.drawn.levels = choice(columns.allocated_bytes);
+      this.drawn.slack = choice(this.slack_share);
+      this.drawn.counts = choice(columns.running, columns.waiting);
+      this.put(drawn_levels, this.drawn.levels, (name) => drawable(columns[name], this.drawn.levels, axis_bytes));
+      this.put(drawn_counts, this.drawn.counts, (name) => drawable(columns[name], this.drawn.counts, 1));
+      this.drawSlack();
       this.drawMarks(start, end, wide);
+      this.showLevels();
       this.showMoment();
+      for (const other of this.others()) other.follow(this);
     }
 
-    put(source, rows, size) {
-      const { columns } = this.rows.timeline;
+    // High shares that last for moments, as of the first tokens of a run, do not press down all else.
+    drawSlack() {
+      const { drawn_slack, slack, most_slack } = this.models;
+      const rows = this.drawn.slack;
+      const allocated = drawable(this.rows.timeline.columns.allocated_bytes, rows, 1);
+      const share = (name) => shares(drawable(this.rows.timeline.columns[name], rows, 1), allocated);
+      this.put(drawn_slack, rows, share);
+      const { usual, most } = heights(this.x, this.slack_share, rows);
+      const end = Math.max(0.1, Math.min(1.3 * usual, 1.05 * most));
+      slack.y_range.setv({ start: 0, end }, { sync: false });
+      most_slack.setv({ visible: most > end, text: `for moments up to ${most.toFixed(2)} %` }, { sync: false });
+    }
+
+    put(source, rows, valuesOf) {
       const data = {};
       for (const name of source.columns()) {
-        data[name] = name === "time" ? drawable(this.x, rows, 1) : drawable(columns[name], rows, size);
+        data[name] = name === "time" ? drawable(this.x, rows, 1) : valuesOf(name);
         if (!rows.length) data[name] = [0]; // see over_time.py
       }
       // What is drawn is of no concern to a server.
@@ -206,9 +193,11 @@
         this.attached.add(view.el);
         const { name } = this.rows.note;
         view.el.tabIndex = 0;
+        view.el.style.outlineOffset = "-3px"; // its ring covers no word of its neighbours
         view.el.setAttribute("role", "group");
         view.el.setAttribute("aria-label", `${LABELS[names[i]]}${name ? `, ${name}` : ""}. ${HINT}`);
         view.el.addEventListener("keydown", (event) => this.press(event, names[i]));
+        nameTools(view);
         // A finger scrolls the page up and down; sideways it is the chart's.
         view.canvas_view.shadow_el.append(element("style", {}, ".bk-events { touch-action: pan-y !important; }"));
         window.kvsimTheme?.(this.models[names[i]].document);
@@ -234,7 +223,7 @@
       const mark = figure === pressure ? this.nearestMark(at, Math.floor(y)) : null;
       this.moment_ns =
         mark === null ? Math.floor(at * this.rows.note.time.ns) : this.rows.pressure.columns.time_ns[mark];
-      this.showMoment();
+      this.tellMoment();
     }
 
     // Of a lane, within some pixels.
@@ -252,18 +241,51 @@
       return found[0] ?? null;
     }
 
-    // Before a reader points anywhere, the first moment at which most is allocated.
+    // Before a reader points anywhere, the first moment at which most is allocated; of runs that move together, of the
+    // first of them.
     momentShown() {
-      return this.moment_ns ?? this.rows.timeline.columns.time_ns[this.fullest] ?? 0;
+      const { rows, fullest } = this.together()[0];
+      return this.moment_ns ?? rows.timeline.columns.time_ns[fullest] ?? 0;
+    }
+
+    tellMoment() {
+      this.showMoment();
+      for (const other of this.others()) other.moment_ns = this.moment_ns;
+      for (const other of this.others()) other.showMoment();
     }
 
     showMoment() {
+      if (!this.panel) return; // not on the page yet
       const { note, timeline } = this.rows;
       const ns = this.momentShown();
       for (const line of [this.models.halo, this.models.moment]) {
         line.setv({ location: Number(ns) / note.time.ns, visible: timeline.rows > 0 }, { sync: false });
       }
       this.panel.show(ns);
+    }
+
+    // ---- several runs of a page
+
+    // Those that have the same time and moment as this one, itself included.
+    together() {
+      return isTogether ? [...charts.values()].filter((one) => one.rows) : [this];
+    }
+
+    others() {
+      return this.together().filter((one) => one !== this);
+    }
+
+    last_ns() {
+      return this.rows.timeline.columns.time_ns.at(-1) ?? 0;
+    }
+
+    // Show the time that another shows.
+    follow(leader) {
+      const { time } = this.models;
+      const scale = leader.unit_ns / this.unit_ns;
+      const [start, end] = [leader.models.time.start * scale, leader.models.time.end * scale];
+      const hair = 1e-9 * (end - start); // units differ, and do not go back and forth to the last digit
+      if (Math.abs(time.start - start) > hair || Math.abs(time.end - end) > hair) time.setv({ start, end });
     }
 
     // ---- moving
@@ -295,6 +317,7 @@
       const now = this.momentShown();
       let to = rowThatHolds(times, now) + (by > 0 ? 1 : 0);
       if (by < 0) while (to >= 0 && times[to] >= (table === "timeline" ? this.rowTime(now) : now)) to--;
+      if (by > 0 && to >= times.length) return; // another run goes on for longer
       this.go(times[Math.min(Math.max(to, 0), times.length - 1)]);
     }
 
@@ -304,7 +327,7 @@
     }
 
     jump(by_ns) {
-      const last_ns = Number(this.rows.timeline.columns.time_ns.at(-1));
+      const last_ns = Math.max(...this.together().map((one) => Number(one.last_ns())));
       this.go(Math.min(Math.max(Number(this.momentShown()) + by_ns, 0), last_ns));
     }
 
@@ -314,7 +337,7 @@
       const x = Number(moment_ns) / this.rows.note.time.ns;
       const by = x < time.start ? x - time.start : x > time.end ? x - time.end : 0;
       if (by) time.setv({ start: time.start + by, end: time.end + by });
-      this.showMoment();
+      this.tellMoment();
     }
 
     // Around the moment if it can be seen, else around the middle.
@@ -334,6 +357,20 @@
   // ---- the page's charts
 
   const charts = new Map();
+  let isTogether = false;
+
+  // Tools of a chart are reached by keyboard: they are buttons, with the names that Bokeh shows of them.
+  function nameTools(view) {
+    const toolbar = view.toolbar_panel?.toolbar_view;
+    if (!toolbar) return;
+    for (const { el } of toolbar.tool_button_views) {
+      el.setAttribute("role", "button");
+      el.setAttribute("aria-label", el.title);
+    }
+    toolbar.overflow_el.setAttribute("role", "button");
+    toolbar.overflow_el.setAttribute("aria-label", "More tools");
+    toolbar.shadow_el.append(element("style", {}, "@media print { :host { visibility: hidden !important; } }"));
+  }
 
   // What a callback of Bokeh's calls, with the models of one run's charts and what has changed of them.
   window.kvsimOverTime = (models, cause) => {
@@ -350,6 +387,21 @@
   // runs of a page from 0.
   window.kvsim = {
     isReady: (number) => Boolean(chart(number)?.panel),
+    // Whether all runs of the page show the same time and moment, those of the first.
+    moveTogether(together) {
+      isTogether = together;
+      const [first, ...others] = [...charts.values()].filter((one) => one.rows);
+      if (!first) return;
+      for (const one of [first, ...others]) one.showWhole(1);
+      if (!together) return;
+      for (const one of others) one.follow(first);
+      first.tellMoment();
+    },
+    get isTogether() {
+      return isTogether;
+    },
+    // At once, for a page that has come to be of another width.
+    redraw: () => charts.forEach((one) => one.rows && one.draw()),
     // The row that holds at a time, given as text or a number; null before the first.
     rowAt(time_ns, number) {
       const { timeline } = chart(number).rows;
