@@ -32,7 +32,8 @@ def test_the_package_is_typed_and_carries_its_version() -> None:
 def clone(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder in which the README's commands can be typed: the scenarios, and a `kvsim` that is this one."""
     folder = tmp_path_factory.mktemp("clone")
-    shutil.copytree(ROOT / "scenarios", folder / "scenarios")
+    for part in ("scenarios", "tests/golden/vllm_metrics"):
+        shutil.copytree(ROOT / part, folder / part)
     launcher = folder / "bin" / "kvsim"
     launcher.parent.mkdir()
     launcher.write_text(f'#!/bin/sh\nexec "{sys.executable}" -c "from kvsim.cli import main; main()" "$@"\n')
