@@ -4,6 +4,7 @@ import json
 from pathlib import Path
 
 from kvsim.study.files import FILES
+from kvsim.study.sums import SUMS
 from tests.study.makers import write_scenario
 from tests.test_cli import kvsim, refused
 
@@ -19,7 +20,7 @@ def test_a_broken_limit_is_said_after_all_else_and_exits_with_3(tmp_path: Path) 
         "limit broken: pool_bytes > 4095 B: pool_bytes is 4,096 B (4 KiB), 1 B over the limit (0.024% of it)\n"
     )
     assert "fragmentation" in done.stdout, "the table as ever"
-    assert {path.name for path in out.iterdir()} == set(FILES.values())
+    assert {path.name for path in out.iterdir()} == {*FILES.values(), SUMS}
 
 
 def test_stdout_is_the_summary_alone(tmp_path: Path) -> None:
