@@ -102,7 +102,7 @@ def _add_series(file: MetricsFile, labels: dict[str, str], pairs: list[Any], int
 
 def read_csv(file: MetricsFile, into: Scrapes) -> None:
     """A row a scrape with a column a series, or a row a value with columns of names and values."""
-    lines = file.lines(_LONGEST_ROW)
+    lines = file.lines(_LONGEST_ROW, only_whole=True)
     first = next(lines, "")
     if first.startswith("sep="):  # as spreadsheets write before the names
         first = next(lines, "")

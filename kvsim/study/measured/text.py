@@ -74,10 +74,11 @@ class MetricsFile:
         self.path = path
         self.notes: list[str] = []
 
-    def lines(self, longest: int = LONGEST_LINE) -> Iterator[str]:
+    def lines(self, longest: int = LONGEST_LINE, *, only_whole: bool = False) -> Iterator[str]:
         """Without line ends; raises MeasuredError where it cannot be read.
 
-        Bytes that are no UTF-8 are marked, and lines of more bytes than the longest are passed over.
+        Bytes that are no UTF-8 are marked, and lines of more bytes than the longest are passed over. So is a last line
+        that does not end, if `only_whole` ones are wanted: a number in it may have been cut, and would still be one.
         """
         number = size = num_long = 0
         try:
@@ -93,7 +94,11 @@ class MetricsFile:
                     if size > _MOST_BYTES:
                         raise self.refuse(f"has more than {format_bytes(_MOST_BYTES)} of text when it is unpacked")
                     num_long += is_long
-                    if not is_long:
+                    if only_whole and not is_long and not line.endswith(b"\n"):
+                        self.notes.append(
+                            f"{self.path.name}: its last line does not end, as where a file is cut off; passed over."
+                        )
+                    elif not is_long:
                         yield line.decode("utf-8-sig" if number == 1 else "utf-8", errors="replace").rstrip("\r\n")
         except (EOFError, zlib.error, gzip.BadGzipFile) as error:
             why = "is cut off" if isinstance(error, EOFError) else "is not sound"
@@ -265,7 +270,7 @@ def read_exposition(file: MetricsFile, into: Scrapes) -> None:
     """
     scrape = _Scrape(file, into)
     bad = 0
-    for line in file.lines():
+    for line in file.lines(only_whole=True):
         if line.startswith("#"):
             scrape.comment(line)
         elif line.strip():

@@ -66,7 +66,7 @@ def write_text(path: Path, some: Truth) -> None:
 
 def write_stamped_text(path: Path, some: Truth) -> None:
     lines = [f"{labelled(name)} {value!r} {at // 10**6}" for at, values in rows(some) for name, value in values.items()]
-    path.write_text("\n".join(lines))
+    path.write_text("\n".join(lines) + "\n")
 
 
 def write_gzip(path: Path, some: Truth) -> None:
@@ -122,7 +122,7 @@ def write_ms_csv(path: Path, some: Truth) -> None:
 def write_long_csv(path: Path, some: Truth) -> None:
     lines = ["time;metric;engine;value"]
     lines += [f"{seconds(at)};{name};0;{value!r}" for at, values in rows(some) for name, value in values.items()]
-    path.write_text("\n".join(lines))
+    path.write_text("\n".join(lines) + "\n")
 
 
 def write_parquet(path: Path, some: Truth) -> None:
@@ -182,7 +182,20 @@ def test_a_file_that_is_cut_off_is_read_up_to_there(tmp_path: Path) -> None:
     text = "# scraped at 10\nvllm:num_requests_running 1\n# scraped at 20\nvllm:num_requests_running 4\nvllm:num_requ"
     measured = read_measured([written(tmp_path, text)])
     assert measured.series["running"].values.tolist() == [1, 4]
-    assert measured.notes == ("scrape.prom: 1 lines are no samples, as where a file is cut off; passed over.",)
+    assert measured.notes == ("scrape.prom: its last line does not end, as where a file is cut off; passed over.",)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "# scraped at 10\nvllm:num_requests_running 10\n# scraped at 20\nvllm:num_requests_running 4",
+        "time,vllm:num_requests_running\n10,10\n20,4",
+    ],
+)
+def test_a_number_that_is_cut_is_not_taken_for_another(tmp_path: Path, text: str) -> None:
+    measured = read_measured([written(tmp_path, text)])
+    assert measured.series["running"].values.tolist() == [10]
+    assert "scrape.prom: its last line does not end, as where a file is cut off; passed over." in measured.notes
 
 
 def test_a_gzip_that_is_cut_off_is_read_up_to_there(tmp_path: Path) -> None:
