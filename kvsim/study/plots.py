@@ -223,6 +223,9 @@ def plot_slack(results: Results, *, ax: "Axes | None" = None) -> "Axes":
     top = np.nanpercentile(percent, 99) if np.isfinite(percent).any() else 1.0
     ax.set(ylabel="slack (% of allocated)", xlabel=f"time ({time_unit})", ylim=(0, max(top * 1.3, 0.1)))
     ax.set_xlim(0, columns.times[-1] / scale)
+    most = np.nanmax(percent, initial=0.0)
+    if most > ax.get_ylim()[1]:
+        ax.text(0.99, 0.95, f"cut off here: up to {most:.2f} %", transform=ax.transAxes, ha="right", va="top")
     return ax
 
 

@@ -26,7 +26,8 @@ def check_sum(path: Path) -> None:
                 f"{path}: is not as kvsim run wrote it (its SHA-256 is not in {SUMS} beside it): run it again"
             )
     except OSError as error:
-        raise OutputError(f"{error.filename}: cannot be read: {error.strerror}") from None
+        hint = ", and what was changed since the run is not read: run it again" if error.filename == str(sums) else ""
+        raise OutputError(f"{error.filename}: cannot be read: {error.strerror}{hint}") from None
     except UnicodeDecodeError:
         raise OutputError(f"{sums}: is not as kvsim run wrote it: not UTF-8 text") from None
 

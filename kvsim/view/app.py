@@ -130,9 +130,10 @@ class AppPage:
 
 
 def asked_in(arguments: Mapping[str, list[bytes]]) -> dict[str, str]:
-    """The last value of each name in an address; bytes that are no UTF-8 are replaced, Bokeh's own names left out."""
+    """The last value of each name in an address, and of `set` all, as of --set; bytes that are no UTF-8 are replaced,
+    Bokeh's own names left out."""
     return {
-        name: values[-1].decode(errors="replace")
+        name: (b"\n".join(values) if name == "set" else values[-1]).decode(errors="replace")
         for name, values in arguments.items()
         if values and not name.startswith("bokeh-")
     }

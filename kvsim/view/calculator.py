@@ -158,6 +158,8 @@ class Calculator:
             self._in_hand = None
             if touch.name in NEW_MODEL:
                 self._take_context_down()
+                if self._answer is not self._seen[0]:
+                    self._before = self._seen[0]
         self._show()
 
     def _failed(self, sentence: str) -> None:

@@ -224,6 +224,7 @@ class OverTime:
             text="",
             visible=False,
             text_font_size="12px",
+            background_fill_color="white",
             background_fill_alpha=0.8,
         )
         self._most_slack.tags = [{"theme": {"text_color": "--text", "background_fill_color": "--page"}}]

@@ -6,7 +6,7 @@ All figures are those of `Results`, all pictures those of the other modules here
 import os
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from attrs import field, frozen
 from bokeh.embed import components
@@ -87,6 +87,7 @@ def report_page(runs: Sequence[ReportedRun]) -> str:
     return TEMPLATES.get_template("report.html").render(
         runs=shown,
         lanes=_lanes(shown),
+        saved=_saved_as(len(shown)),
         differences=[differences(runs[0].results, other.results) for other in runs[1:]],
         order_of_effects=ORDER,
         divs={name: Markup(div) for name, div in divs.items()},
@@ -103,6 +104,19 @@ def _lanes(shown: Sequence["_ShownRun"]) -> dict[Lane, str]:
     """What happened to requests in any of the runs for want of memory, and what that means."""
     happened = {lane for run in shown for lane in lanes_of(run.results.pressure)}
     return {lane: meaning for lane, meaning in LANES.items() if lane in happened}
+
+
+class _Saved(NamedTuple):
+    """Names for who runs it again."""
+
+    file: str
+    folder: str
+
+
+def _saved_as(num_runs: int) -> list[_Saved]:
+    if num_runs == 1:
+        return [_Saved("scenario.toml", "out")]
+    return [_Saved(f"scenario_{number}.toml", f"out_{number}") for number in range(1, num_runs + 1)]
 
 
 @frozen(kw_only=True, eq=False)

@@ -101,6 +101,14 @@ def test_sliders_and_boxes_move_each_other() -> None:
     assert (ends["fields"]["num_tokens"], ends["wrong"]) == ("4,096", {})
 
 
+def test_a_model_that_takes_the_context_down_is_compared_with_what_was_seen_last() -> None:
+    page = Driven()
+    assert page.touch("set", "num_tokens", "20000")["texts"]["raw"] == "2.44 GiB"
+    texts = page.touch("set", "model", "gemma-2-2b")["texts"]
+    assert texts["news"].startswith("Context length is 8,192 tokens now, not 20,000")
+    assert texts["raw_was"].startswith("was 2.44 GiB: ")
+
+
 def test_a_model_that_ends_before_the_context_length_takes_it_down_and_says_so() -> None:
     for page in (Driven(), Driven(model="llama-2-7b")):
         shown = page.touch("set", "model", "llama-2-7b") if page.tab.state() == {} else page.shown

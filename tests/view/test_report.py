@@ -175,6 +175,20 @@ def test_nothing_of_a_run_becomes_a_part_of_the_page(browser: Browser, tmp_path:
         assert found.evaluate_all("found => found.map(one => one.outerHTML)") == []
 
 
+def test_what_holds_stays_in_sight_of_the_lowest_chart(browser: Browser, pressed: Path) -> None:
+    with opened(browser, offline=True) as tab:
+        show(tab.page, pressed / "report.html")
+        chart = tab.page.locator(".chart.pressure canvas").first
+        chart.scroll_into_view_if_needed()
+        box = chart.bounding_box()
+        assert box is not None
+        tab.page.mouse.move(box["x"] + box["width"] / 2, box["y"] + box["height"] / 3)
+        panel = tab.page.locator(".chart.readout").bounding_box()
+        assert panel is not None
+        assert panel["y"] >= 0
+        assert panel["y"] + panel["height"] <= box["y"] + box["height"] / 3
+
+
 def test_runs_stand_side_by_side_and_what_differs_is_explained(browser: Browser, two_runs: list[Path]) -> None:
     with opened(browser, width=1500, offline=True) as tab:
         show(tab.page, two_runs[1] / "report.html")
@@ -182,6 +196,8 @@ def test_runs_stand_side_by_side_and_what_differs_is_explained(browser: Browser,
         said = tab.page.locator("#differences").inner_text()
         assert "memory.num_blocks 14 -> 40" in said
         assert "short → roomy" in said
+        again = tab.page.locator("#reproduce pre").inner_text()
+        assert "kvsim run scenario_2.toml --out out_2\nkvsim report out_1 out_2 -o report.html" in again
         assert (
             said.index("Preemptions fell") < said.index("Hardly changed in all, and peaks:") < said.index("at its peak")
         )

@@ -13,6 +13,7 @@ import pytest
 from bokeh.util.token import get_token_payload
 
 from kvsim.errors import KvsimError
+from kvsim.view.app import asked_in
 from kvsim.view.server import AppServer, is_loopback, is_own, silence_left_pages
 from tests.view.served import served
 
@@ -146,3 +147,8 @@ def test_elsewhere_only_the_name_that_was_asked_for_will_do() -> None:
     assert is_own("Big.example:80", "big.EXAMPLE", 80)
     assert not is_own("localhost:80", "big.example", 80)
     assert not is_own("192.168.0.3:80", "192.168.0.2", 80)
+
+
+def test_of_a_name_in_an_address_the_last_counts_but_of_set_all() -> None:
+    arguments = {"tab": [b"a", b"b"], "set": [b"seed=1", b"memory.block_size=8"], "bokeh-token": [b"x"], "file": []}
+    assert asked_in(arguments) == {"tab": "b", "set": "seed=1\nmemory.block_size=8"}

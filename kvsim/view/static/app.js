@@ -51,7 +51,8 @@
       const said = document.getElementById("copied");
       try {
         await navigator.clipboard.writeText(location.href);
-        said.textContent = "Link copied";
+        const isWrong = document.querySelector("[role=tabpanel]:not([hidden]) [data-field][aria-invalid=true]");
+        said.textContent = isWrong ? "Link copied, of the last values that can be used" : "Link copied";
       } catch {
         said.textContent = `Copy it from here: ${location.href}`;
       }

@@ -148,7 +148,7 @@
       const { usual, most } = heights(this.x, this.slack_share, rows);
       const end = Math.max(0.1, Math.min(1.3 * usual, 1.05 * most));
       slack.y_range.setv({ start: 0, end }, { sync: false });
-      most_slack.setv({ visible: most > end, text: `for moments up to ${most.toFixed(2)} %` }, { sync: false });
+      most_slack.setv({ visible: most > end, text: `cut off here: up to ${most.toFixed(2)} %` }, { sync: false });
     }
 
     put(source, rows, valuesOf) {
