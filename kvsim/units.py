@@ -100,6 +100,12 @@ def byte_axis_unit(num_bytes: int) -> str:
     return next((unit for unit in ("TiB", "GiB", "MiB", "KiB") if num_bytes >= BYTE_UNITS[unit]), "B")
 
 
+def byte_scale(num_bytes: int) -> tuple[str, int]:
+    """The unit for an axis from 0 to `num_bytes`, and its size."""
+    unit = byte_axis_unit(num_bytes)
+    return unit, BYTE_UNITS[unit]
+
+
 def exact_duration(nanoseconds: int) -> str:
     """`nanoseconds` as parse_duration_ns reads them back, in the largest unit of which they are a whole number."""
     if not nanoseconds:

@@ -20,7 +20,7 @@ from attrs import frozen
 from kvsim.engine.results import Results
 from kvsim.study.colours import COLOURS
 from kvsim.study.scenario import named_overrides
-from kvsim.units import BYTE_UNITS, TIME_UNITS, byte_axis_unit, time_axis_unit
+from kvsim.units import TIME_UNITS, byte_scale, time_axis_unit
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -161,7 +161,7 @@ def plot_memory(results: Results, *, ax: "Axes | None" = None) -> "Axes":
     ax = ax or _new_axes()
     columns = TimeColumns.of(results)
     scale, time_unit = _time_scale(columns)
-    unit, size = _byte_scale(results.shape.pool_bytes)
+    unit, size = byte_scale(results.shape.pool_bytes)
     times = columns.times / scale
     pool = results.shape.pool_bytes / size
     top = np.zeros_like(columns.mean["live_bytes"])
@@ -300,8 +300,3 @@ def _time_scale(columns: TimeColumns) -> tuple[float, str]:
     """Seconds per unit of the time axis, and the unit's name."""
     unit = time_axis_unit(columns.times[-1] * 1e9)
     return TIME_UNITS[unit] / 1e9, unit
-
-
-def _byte_scale(num_bytes: int) -> tuple[str, int]:
-    unit = byte_axis_unit(num_bytes)
-    return unit, BYTE_UNITS[unit]

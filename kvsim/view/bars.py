@@ -5,8 +5,8 @@ from bokeh.models import NumeralTickFormatter, Range1d
 from kvsim.engine.results import Results
 from kvsim.study.colours import COLOURS
 from kvsim.study.per_request import prefix_hits
-from kvsim.units import format_bytes
-from kvsim.view.chart import Chart, bars_figure, byte_scale, exact_bytes, legend_above
+from kvsim.units import byte_scale, format_bytes
+from kvsim.view.chart import Chart, bars_figure, exact_bytes, legend_above
 
 CAUSES = {
     "tail": "slots of partly filled blocks",

@@ -47,12 +47,6 @@ def exact_bytes(num_bytes: int) -> str:
     return short if short == f"{num_bytes} B" else f"{short} ({num_bytes:,} B)"
 
 
-def byte_scale(num_bytes: int) -> tuple[str, int]:
-    """The unit that so many bytes are shown in, and its size."""
-    units = (("TiB", 2**40), ("GiB", 2**30), ("MiB", 2**20), ("KiB", 2**10))
-    return next(((unit, size) for unit, size in units if num_bytes >= size), ("B", 1))
-
-
 def bars_figure(labels: list[str], axis_label: str, said: str) -> figure:
     """An empty picture with a line for each label, the first on top."""
     plot = plain_figure(said=said, y_range=labels[::-1], height=70 + 46 * len(labels))
