@@ -1,6 +1,5 @@
 """The files that scenarios name: with the scenario itself, all that a run is made of."""
 
-import hashlib
 from collections.abc import Iterable, Iterator, Mapping
 from functools import lru_cache
 from pathlib import Path
@@ -8,6 +7,7 @@ from typing import Any
 
 from kvsim.model.catalogue import HUB_PREFIX
 from kvsim.study.scenario import Scenario, Workload, scenario_dict
+from kvsim.study.sums import sha256_of
 from kvsim.workload.traces import Trace
 from kvsim.workload.traces.conversations import COMPONENTS
 
@@ -39,8 +39,7 @@ def input_files(scenarios: Iterable[Scenario]) -> dict[str, dict[str, Any]]:
 @lru_cache(maxsize=1024)
 def _sha256(path: Path, _size: int, _changed_ns: int) -> str:
     """Of many runs over the same file only the first reads it for this."""
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
+    return sha256_of(path)
 
 
 def _named_file(name: str, base: Path) -> dict[str, Path]:

@@ -11,7 +11,7 @@ SUMS = "SHA256SUMS"
 
 def write_sums(directory: Path, names: Iterable[str]) -> None:
     """Of those of the files that are there; no file if there are none."""
-    lines = [f"{_sha256(directory / name)}  {name}\n" for name in sorted(names) if (directory / name).is_file()]
+    lines = [f"{sha256_of(directory / name)}  {name}\n" for name in sorted(names) if (directory / name).is_file()]
     if lines:
         (directory / SUMS).write_text("".join(lines), encoding="utf-8")
 
@@ -21,7 +21,7 @@ def check_sum(path: Path) -> None:
     sums = path.parent / SUMS
     try:
         listed = sums.read_text(encoding="utf-8").splitlines()
-        if f"{_sha256(path)}  {path.name}" not in listed:
+        if f"{sha256_of(path)}  {path.name}" not in listed:
             raise OutputError(
                 f"{path}: is not as kvsim run wrote it (its SHA-256 is not in {SUMS} beside it): run it again"
             )
@@ -32,6 +32,7 @@ def check_sum(path: Path) -> None:
         raise OutputError(f"{sums}: is not as kvsim run wrote it: not UTF-8 text") from None
 
 
-def _sha256(path: Path) -> str:
+def sha256_of(path: Path) -> str:
+    """Of a file's content, in hexadecimal."""
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
