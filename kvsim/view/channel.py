@@ -5,14 +5,14 @@ The page has real inputs, with labels and messages beside them, and no arithmeti
 """
 
 import json
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager
 from typing import Any, Literal, NamedTuple, cast, get_args
 
 from bokeh.core.properties import String
 from bokeh.model import DataModel
 
-from kvsim.view.faults import fault
+from kvsim.view.faults import faults_told
 
 TouchKind = Literal["typed", "set", "slid", "let_go", "pressed", "file"]
 """A box while somebody types and when that is done, a slider and when that is done, a button, a chosen file."""
@@ -55,16 +55,9 @@ class Channel(DataModel):
         self.on_change("said", hear)
 
 
-@contextmanager
-def faults_said(failed: Callable[[str], None]) -> Iterator[None]:
-    """Tell `failed` of an error that nobody foresaw, in a sentence for the page.
-
-    Bokeh writes it to the log alone, and who sits before the page would take what it showed before for the answer.
-    """
-    try:
-        yield
-    except Exception as error:
-        failed(f"This could not be answered: {fault(error)}")
+def faults_said(failed: Callable[[str], None]) -> AbstractContextManager[None]:
+    """Tell `failed` of an error that nobody foresaw."""
+    return faults_told(lambda sentence: failed(f"This could not be answered: {sentence}"))
 
 
 def _read(said: str) -> Touch | None:

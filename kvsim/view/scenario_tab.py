@@ -6,8 +6,8 @@ by templates that escape what is not their own.
 
 import json
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +21,7 @@ from kvsim.study.results_table import sections
 from kvsim.study.scenario import named_overrides
 from kvsim.view.block_chart import BlockChart
 from kvsim.view.draft import MOST_BYTES, READY_MADE, Draft, Problem, scenario_files
-from kvsim.view.faults import fault
+from kvsim.view.faults import faults_told
 from kvsim.view.live_run import MOST_ROWS, MOST_ROWS_TOLD, MOST_SECONDS, Ended, LiveRun, Refused, Seen
 from kvsim.view.over_time import SCRIPTS, OverTime
 from kvsim.view.pages import TEMPLATES
@@ -145,13 +145,8 @@ class ScenarioTab:
         with self._faults_told():
             self._do(_read(said))
 
-    @contextmanager
-    def _faults_told(self) -> Iterator[None]:
-        """An error that nobody foresaw is shown in the page, which would else stand as if nothing had been asked."""
-        try:
-            yield
-        except Exception as error:
-            self._page.update(fault=fault(error))
+    def _faults_told(self) -> AbstractContextManager[None]:
+        return faults_told(lambda sentence: self._page.update(fault=sentence))
 
     def _do(self, message: Mapping[str, str]) -> None:
         value = message.get("value", "")
