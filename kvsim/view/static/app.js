@@ -22,7 +22,7 @@
   }
   kvsimTheme(session);
   for (const [event, isPrinting] of [["beforeprint", true], ["afterprint", false]]) {
-    addEventListener(event, () => layOutForPrint(isPrinting));
+    addEventListener(event, () => kvsimTheme.layOutForPrint(isPrinting));
   }
   document.body.dataset.ready = "yes";
 
@@ -177,19 +177,6 @@
     for (const place of root.querySelectorAll("[data-width]")) place.style.width = widths[place.dataset.width];
     for (const [mark, isOn] of Object.entries(marks)) root.classList.toggle(mark, isOn);
     for (const field of root.querySelectorAll("details [aria-invalid=true]")) field.closest("details").open = true;
-  }
-
-  // A printer waits for nothing that is yet to come: charts are laid out as wide as paper at once.
-  function layOutForPrint(isPrinting) {
-    document.documentElement.classList.toggle("for-print", isPrinting);
-    for (const view of Bokeh.index.query((view) => view.is_layout_root)) view.compute_layout();
-    window.kvsim?.redraw?.();
-    for (const view of Bokeh.index.query((view) => view.canvas_view)) {
-      // Chromium prints what clears a canvas as white: an overlay, which is empty, would cover its chart.
-      view.canvas_view.overlays.el.style.display = isPrinting ? "none" : "";
-      view.invalidate_painters(); // all of it
-      view.paint();
-    }
   }
 
   // What stays is not touched, so that a screen reader says what has changed and nothing else.

@@ -23,23 +23,14 @@
     window.kvsim.moveTogether(boxes.some((box) => box.checked));
   });
 
-  // A printer waits for nothing that is yet to come, so all of it is done at once.
-  function layOut() {
-    for (const view of Bokeh.index.query((view) => view.is_layout_root)) view.compute_layout();
-    window.kvsim.redraw();
-    window.kvsimTheme.paintAll();
-  }
-
   let unfolded = [];
   addEventListener("beforeprint", () => {
     unfolded = [...document.querySelectorAll("details:not([open])")];
     for (const details of unfolded) details.open = true;
-    document.documentElement.classList.add("for-print");
-    layOut();
+    kvsimTheme.layOutForPrint(true);
   });
   addEventListener("afterprint", () => {
     for (const details of unfolded) details.open = false;
-    document.documentElement.classList.remove("for-print");
-    layOut();
+    kvsimTheme.layOutForPrint(false);
   });
 })();

@@ -60,6 +60,14 @@
     }
   }
 
+  // A printer waits for nothing that is yet to come: charts are laid out as wide as paper, or as the page again, at once.
+  function layOutForPrint(isPrinting) {
+    document.documentElement.classList.toggle("for-print", isPrinting);
+    for (const view of Bokeh.index.query((view) => view.is_layout_root)) view.compute_layout();
+    window.kvsim?.redraw();
+    paintAll();
+  }
+
   // What Bokeh lays over each plot for its gestures is nothing to come to by keyboard: it has no name and no keys.
   function unstop() {
     for (const view of Bokeh.index.query((view) => view.canvas_view)) view.canvas_view.events_el.tabIndex = -1;
@@ -77,5 +85,5 @@
     unstop();
     colour(document_, getComputedStyle(document.documentElement));
   };
-  window.kvsimTheme.paintAll = paintAll;
+  window.kvsimTheme.layOutForPrint = layOutForPrint;
 })();
