@@ -133,7 +133,8 @@ class LiveRun:
         """Take what comes as it comes, so that the run never waits for somebody to look."""
         until = time.monotonic() + self._most_seconds
         try:
-            with told, suppress(EOFError, OSError):
+            # polars has Ctrl-C end what it reads in any thread; the server ends by it, too.
+            with told, suppress(EOFError, OSError, KeyboardInterrupt):
                 while told.poll(max(0.0, until - time.monotonic())):
                     message = told.recv()
                     self._knows(_ended(Path(self._folder.name)) if isinstance(message, _Written) else message)
